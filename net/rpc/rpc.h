@@ -103,6 +103,7 @@ struct sl_rpc_server_config {
     int max_message_bytes;                        // bytes of one message; 0: 4 MiB
     int64_t request_bytes;                        // memory for all requests that are being handled; 0: 256 MiB
     int64_t send_ms;                              // after this time without reading, a client counts as lost; 0: 30 s
+    int64_t request_ms;                           // time for a request to arrive; 0: 60 s
     const struct sl_rpc_credentials *credentials; // must outlive the server
     bool insecure;                                // without credentials, listen also where other hosts can connect
 };

@@ -3,8 +3,8 @@
  * Purpose: limits the memory of requests: of each by its length, and of all that are being handled together.
  *
  * Design: a message of two bytes can need sixty bytes of memory (an empty message in a repeated field). So memory is
- *         counted where unpacking allocates it: protobuf-c uses our allocator, which can refuse. gRPC's resource quota
- *         (rpc_server.c) limits its own buffers of messages that have not arrived completely.
+ *         counted where unpacking allocates it: protobuf-c uses our allocator, which can refuse. rpc_streams.c limits what
+ *         gRPC holds of messages that have not arrived completely.
  */
 #include <stdlib.h>
 

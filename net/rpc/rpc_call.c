@@ -7,8 +7,8 @@
  *
  * Design: the handler, the close operation (which reports that the client has gone) and the final status hold
  *         references. A unary call's reply is kept and travels in one batch with the status. A client may never read it, or
- *         never send its request: when calls that wait for their clients take too much memory, the caller with most
- *         of it loses the call that waits longest.
+ *         never send its request: such calls end after a time, and when too many wait for their clients, the caller with
+ *         most of them loses the one that waits longest.
  * Threads: a handler may send on one thread and receive on another; each operation on one thread at a time.
  */
 #include <assert.h>
@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/fiber/fiber.h"
 #include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -35,9 +36,9 @@
 
 // ---- all calls of a server -----------------------------------------------------------------------------------------
 
-void sl_rpc_calls_init(struct sl_rpc_calls *calls) {
+void sl_rpc_calls_init(struct sl_rpc_calls *calls, int64_t most_unsent) {
     pthread_mutex_init(&calls->mutex, NULL);
-    calls->unsent.most = SL_RPC_LINE_BYTES;
+    calls->unsent.most = most_unsent;
 }
 
 void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls) {
@@ -62,6 +63,7 @@ static bool leave_line(struct sl_rpc_call *call, struct sl_rpc_line *line) {
     }
     *(call->older ? &call->older->newer : &line->oldest) = call->newer;
     *(call->newer ? &call->newer->older : &line->newest) = call->older;
+    line->n--;
     line->bytes -= call->line_bytes;
     line->owned[call->owner] -= call->line_bytes;
     call->line = NULL;
@@ -72,6 +74,8 @@ static bool leave_line(struct sl_rpc_call *call, struct sl_rpc_line *line) {
 static void join_line(struct sl_rpc_line *line, struct sl_rpc_call *call, size_t bytes) {
     call->line = line;
     call->line_bytes = SL_RPC_CALL_BYTES + (int64_t)bytes;
+    call->joined_ns = sl_now_ns();
+    line->n++;
     line->bytes += call->line_bytes;
     line->owned[call->owner] += call->line_bytes;
     call->older = line->newest;
@@ -83,7 +87,7 @@ static void join_line(struct sl_rpc_line *line, struct sl_rpc_call *call, size_t
 // Takes a call out of a line that is too long: of the callers with most bytes there, the one that waits longest; the
 // newest stays. So a caller with few calls loses none to one with many. NULL: there is room. Lock held.
 static struct sl_rpc_call *make_room(struct sl_rpc_line *line) {
-    if (line->bytes <= line->most || line->oldest == line->newest) {
+    if ((line->n <= line->most && line->bytes <= SL_RPC_LINE_BYTES) || line->n <= 1) {
         return NULL;
     }
     size_t most = 0;
@@ -99,14 +103,41 @@ static struct sl_rpc_call *make_room(struct sl_rpc_line *line) {
     return call;
 }
 
-// Counts a call whose reply is being sent. Cancels others while all take too much memory.
+// Takes a call out of a line that waits since before a time, or must make room. NULL: there is none. Lock held.
+static struct sl_rpc_call *take_out(struct sl_rpc_line *line, int64_t before_ns) {
+    struct sl_rpc_call *oldest = line->oldest;
+    if (oldest && oldest->joined_ns < before_ns) {
+        leave_line(oldest, line);
+        return oldest;
+    }
+    return make_room(line);
+}
+
+static struct sl_rpc_call *take_out_unsent(struct sl_rpc_calls *calls, int64_t before_ns) {
+    SL_LOCKED(&calls->mutex);
+    struct sl_rpc_call *call = take_out(&calls->unsent, before_ns);
+    if (call) {
+        atomic_fetch_add(&call->refs, 1);
+        atomic_store(&call->has_made_room, true);
+    }
+    return call;
+}
+
+static void cancel_unsent(void *call) {
+    grpc_call_cancel_with_status(call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the reply was not read", NULL);
+}
+
+void sl_rpc_calls_end_unsent(struct sl_rpc_calls *calls, int64_t before_ns) {
+    struct sl_rpc_call *call;
+    while ((call = take_out_unsent(calls, before_ns)) != NULL) { // without the lock: gRPC may work for long
+        sl_fiber_call(cancel_unsent, call->call);
+        sl_rpc_call_unref(call);
+    }
+}
+
 static void begin_sending(struct sl_rpc_call *call) {
-    struct sl_rpc_call *other;
     SL_LOCKED(&call->calls->mutex);
     join_line(&call->calls->unsent, call, call->reply ? grpc_byte_buffer_length(call->reply) : 0);
-    while ((other = make_room(&call->calls->unsent)) != NULL) {
-        grpc_call_cancel_with_status(other->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the reply was not read", NULL);
-    }
 }
 
 void sl_rpc_call_await(struct sl_rpc_call *call) {
@@ -124,13 +155,9 @@ bool sl_rpc_call_leave_line(struct sl_rpc_call *call, struct sl_rpc_line *line) 
     return leave_line(call, line);
 }
 
-struct sl_rpc_call *sl_rpc_calls_crowded_out(struct sl_rpc_calls *calls, struct sl_rpc_line *line, bool any) {
+struct sl_rpc_call *sl_rpc_calls_take_out(struct sl_rpc_calls *calls, struct sl_rpc_line *line, int64_t before_ns) {
     SL_LOCKED(&calls->mutex);
-    struct sl_rpc_call *call = any ? line->oldest : make_room(line);
-    if (any && call) {
-        leave_line(call, line);
-    }
-    return call;
+    return take_out(line, before_ns);
 }
 
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns) {
@@ -159,6 +186,7 @@ struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_r
     atomic_init(&call->cancelled, false);
     atomic_init(&call->has_message, false);
     atomic_init(&call->is_streaming, false);
+    atomic_init(&call->has_made_room, false);
     grpc_metadata_array_init(&call->metadata);
     grpc_call_details_init(&call->details);
     pthread_mutex_init(&call->mutex, NULL);
@@ -206,7 +234,8 @@ static void on_close(struct sl_rpc_tag *tag, bool ok) {
     struct sl_rpc_call *call = OWNER(tag, close_tag);
     const int64_t now_ns = sl_now_ns();
     // A gateway's users may leave before a stream's first message. Handlers that have begun are limited by the quota.
-    const bool is_answered = atomic_load(&call->has_message) || atomic_load(&call->is_streaming);
+    const bool is_answered =
+        atomic_load(&call->has_message) || atomic_load(&call->is_streaming) || atomic_load(&call->has_made_room);
     if (call->close_cancelled && !is_answered && now_ns < atomic_load(&call->deadline_ns) &&
         now_ns - call->accepted_ns < AT_ONCE_MS * SL_NS_PER_MS) {
         char *peer = grpc_call_get_peer(call->call);
@@ -425,6 +454,7 @@ void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const s
     call->finish_tag.fn = on_finish;
     atomic_fetch_add(&call->refs, 1);
     begin_sending(call);
+    sl_rpc_calls_end_unsent(call->calls, 0);
     if (sl_rpc_batch_start(call->call, ops, n_ops, &call->finish_tag) != SL_OK) {
         (void)sl_rpc_call_leave_line(call, &call->calls->unsent);
         grpc_call_cancel_with_status(call->call, GRPC_STATUS_INTERNAL, "the server could not send its status", NULL);

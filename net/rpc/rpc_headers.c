@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: closes connections whose header blocks do not end, or whose streams are reset in the read that opens them.
+ * Purpose: follows the frames of each connection. Closes those whose header blocks do not end, whose streams are reset in the
+ *          read that opens them, or whose callers hold too much of unfinished messages.
  *
  * Design: HTTP/2 lets a client continue a header block with any number of CONTINUATION frames. gRPC core (seen in 1.51)
  *         compares the metadata with its limit when the block ends, and until then keeps all of it: 900 MB became 1.8 GB
- *         in 9 s, which it did not give back. No channel argument bounds that. So this file defines the two functions by
- *         which libgrpc.so gets the bytes of a connection, in every program that has a server:
+ *         in 9 s, which it did not give back. No channel argument bounds that, nor messages that have not ended. So this file
+ *         defines the functions by which libgrpc.so gets and sends the bytes of a connection, in every program that
+ *         has a server:
  *
- *             recvmsg()   connections without TLS that rpc_accept.c has accepted
- *             SSL_read()  servers' sides of TLS. The fabric uses SSL_read_ex()
+ *             recvmsg()  sendmsg()    connections without TLS that rpc_accept.c has accepted
+ *             SSL_read() SSL_write()  servers' sides of TLS. The fabric uses SSL_read_ex() and SSL_write_ex()
  *
- *         Both follow the frames in the bytes that pass, without a copy, and count the bytes of the current block. Above
- *         MOST the read fails, and gRPC closes the connection. MOST is eight times the metadata that gRPC accepts.
+ *         All follow the frames in the bytes that pass, without a copy. They count the bytes of the current header block, and
+ *         tell rpc_streams.c what streams open, close and get. gRPC also keeps acknowledgments of pings and settings that a
+ *         client does not read, without a bound: they are counted. When a client has too much of something, the read fails, and
+ *         gRPC closes the connection. MOST is eight times the metadata that gRPC accepts.
  *         Too many resets end a connection as well (rpc_resets.c).
- * Threads: any. gRPC reads a connection on one thread at a time; the mutex is for a thread that still
- *         reads the descriptor's previous connection.
+ * Threads: any. gRPC reads a connection on one thread at a time, and writes on another; the mutex is for the two, and for
+ *         a thread that still reads the descriptor's previous connection.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -31,49 +35,86 @@
 
 enum {
     MOST = 64 << 10, // bytes of a header block, with the heads of its frames
-    PREFACE = 24,    // before a client's first frame
+    MOST_OWED = 10000,
+    PREFACE = 24, // before a client's first frame
     HEAD = 9,
+    DATA = 0,
     HEADERS = 1,
     RST_STREAM = 3,
+    SETTINGS = 4,
+    PING = 6,
     CONTINUATION = 9,
+    ACK = 1,
+    END_STREAM = 1,
     END_HEADERS = 4,
     CHUNK = 256,
     CHUNKS = 4096,
 };
 
-// The position in the frames of a connection.
+// The position in the frames of one direction of a connection.
+struct position {
+    uint8_t head[HEAD];
+    uint8_t n_head;
+    uint32_t n_skipped; // bytes to come of the preface, or of a frame's payload
+};
+
 struct frames {
     pthread_mutex_t mutex;
     bool is_watched;
-    uint8_t head[HEAD];
-    uint8_t n_head;
-    uint32_t n_skipped;             // bytes to come of the preface, or of a frame's payload
-    uint32_t n_block;               // bytes of a header block that has not ended
-    int port;                       // of the server
-    uint32_t newest, newest_before; // the newest stream, now and before the last read
-    int64_t resets_since_ns;        // rpc_resets.c
+    const char *wrong; // what the client did; every further read fails, because gRPC may pass over one failure
+    struct position in, out;
+    uint32_t n_block;        // bytes of a header block that has not ended
+    uint32_t n_owed;         // pings and settings of the client that are not acknowledged
+    uint32_t data_of;        // the stream whose data comes; 0: the frame has no data
+    int port;                // of the server
+    uint32_t newest_before;  // the newest stream before the last read
+    int64_t resets_since_ns; // rpc_resets.c
     int n_resets;
+    struct sl_rpc_streams streams;
 };
 
-static void begin(struct frames *frames, bool is_watched, int port) {
+static void begin(struct frames *frames, bool is_watched, int port, size_t owner) {
     SL_LOCKED(&frames->mutex);
+    sl_rpc_streams_end(&frames->streams); // of another connection
     frames->is_watched = is_watched;
+    frames->wrong = NULL;
     frames->port = port;
-    frames->n_head = 0;
-    frames->n_skipped = PREFACE;
-    frames->n_block = frames->newest = 0;
-    frames->n_resets = 0; // those were another connection's
+    frames->in = (struct position){.n_skipped = PREFACE};
+    frames->out = (struct position){.n_skipped = 0};
+    frames->n_block = frames->data_of = frames->n_owed = 0;
+    frames->n_resets = 0;
+    frames->streams.owner = owner;
+}
+
+static uint32_t stream_of(const uint8_t *head) {
+    return (uint32_t)(head[5] & 0x7f) << 24 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 8 | head[8];
+}
+
+// Begins a frame's payload.
+static void skip_head(struct position *at) {
+    at->n_head = 0;
+    at->n_skipped = (uint32_t)at->head[0] << 16 | (uint32_t)at->head[1] << 8 | at->head[2];
+}
+
+static bool is_acknowledged(const uint8_t *head) {
+    return head[3] == PING || head[3] == SETTINGS;
 }
 
 // Returns what the client did wrong, or NULL.
 static const char *count_frame(struct frames *frames) {
-    const uint8_t *head = frames->head;
-    const uint32_t stream = (uint32_t)((head[5] & 0x7f) << 24 | head[6] << 16 | head[7] << 8 | head[8]);
-    frames->n_head = 0;
-    frames->n_skipped = (uint32_t)head[0] << 16 | (uint32_t)head[1] << 8 | head[2];
+    const uint8_t *head = frames->in.head;
+    const uint32_t stream = stream_of(head);
+    skip_head(&frames->in);
+    frames->data_of = head[3] == DATA ? stream : 0;
     if (head[3] == HEADERS || head[3] == CONTINUATION) {
-        frames->n_block += frames->n_skipped + HEAD;
-        frames->newest = stream > frames->newest ? stream : frames->newest;
+        frames->n_block += frames->in.n_skipped + HEAD;
+    }
+    if (head[3] == HEADERS && !sl_rpc_streams_open(&frames->streams, stream)) {
+        return "opens more calls at once than it may";
+    }
+    frames->n_owed += is_acknowledged(head) && !(head[4] & ACK);
+    if (frames->n_owed > MOST_OWED) { // gRPC keeps what it cannot send
+        return "sends pings or settings, and does not read what acknowledges them";
     }
     if (frames->n_block > MOST) {
         return "sent more than 64 KiB of headers of one call";
@@ -81,31 +122,58 @@ static const char *count_frame(struct frames *frames) {
     if (frames->n_block > 0 && head[4] & END_HEADERS && (head[3] == HEADERS || head[3] == CONTINUATION)) {
         frames->n_block = 0;
     }
-    return head[3] == RST_STREAM && stream > frames->newest_before &&
-                   sl_rpc_resets_in_a_read(&frames->resets_since_ns, &frames->n_resets)
+    if (head[3] != RST_STREAM) {
+        return NULL;
+    }
+    sl_rpc_streams_close(&frames->streams, stream);
+    return stream > frames->newest_before && sl_rpc_resets_in_a_read(&frames->resets_since_ns, &frames->n_resets)
                ? "opens calls and cancels them at once"
                : NULL;
 }
 
-// Follows n bytes. Returns what the client did wrong, or NULL.
-static const char *follow(struct frames *frames, const uint8_t *bytes, size_t n) {
-    while (n > 0) {
-        size_t n_taken = n < frames->n_skipped ? n : frames->n_skipped;
-        if (frames->n_skipped > 0) {
-            frames->n_skipped -= (uint32_t)n_taken;
-        } else {
-            n_taken = n < (size_t)(HEAD - frames->n_head) ? n : (size_t)(HEAD - frames->n_head);
-            memcpy(frames->head + frames->n_head, bytes, n_taken);
-            frames->n_head = (uint8_t)(frames->n_head + n_taken);
-        }
-        const char *wrong = frames->n_head == HEAD ? count_frame(frames) : NULL;
-        if (wrong) {
-            return wrong;
+// Takes bytes of a frame's head, or of its payload.
+static size_t take(struct position *at, const uint8_t *bytes, size_t n) {
+    if (at->n_skipped > 0) {
+        const size_t n_taken = n < at->n_skipped ? n : at->n_skipped;
+        at->n_skipped -= (uint32_t)n_taken;
+        return n_taken;
+    }
+    const size_t n_taken = n < (size_t)(HEAD - at->n_head) ? n : (size_t)(HEAD - at->n_head);
+    memcpy(at->head + at->n_head, bytes, n_taken);
+    at->n_head = (uint8_t)(at->n_head + n_taken);
+    return n_taken;
+}
+
+// Follows n bytes from the client, until it does something wrong.
+static void follow(struct frames *frames, const uint8_t *bytes, size_t n) {
+    while (n > 0 && !frames->wrong) {
+        const bool is_data = frames->in.n_skipped > 0 && frames->data_of > 0;
+        const size_t n_taken = take(&frames->in, bytes, n);
+        if (is_data && !sl_rpc_streams_data(&frames->streams, frames->data_of, bytes, n_taken)) {
+            frames->wrong = "holds more than its part of the memory for requests that have not arrived completely";
+        } else if (frames->in.n_head == HEAD) {
+            frames->wrong = count_frame(frames);
         }
         bytes += n_taken;
         n -= n_taken;
     }
-    return NULL;
+}
+
+// Follows n bytes to the client, for the streams that the server ends.
+static void follow_out(struct frames *frames, const uint8_t *bytes, size_t n) {
+    while (n > 0) {
+        const size_t n_taken = take(&frames->out, bytes, n);
+        if (frames->out.n_head == HEAD) {
+            const uint8_t *head = frames->out.head;
+            if (head[3] == RST_STREAM || (head[3] == HEADERS && head[4] & END_STREAM)) {
+                sl_rpc_streams_close(&frames->streams, stream_of(head));
+            }
+            frames->n_owed -= frames->n_owed > 0 && is_acknowledged(head) && head[4] & ACK;
+            skip_head(&frames->out);
+        }
+        bytes += n_taken;
+        n -= n_taken;
+    }
 }
 
 static void complain(const char *wrong) {
@@ -141,7 +209,7 @@ bool sl_rpc_headers_watch(int fd, bool in_clear, int port) {
     if (!find(fd) && (!in_clear || fd >= CHUNKS * CHUNK || !add_chunk(fd / CHUNK))) {
         return !in_clear;
     }
-    begin(find(fd), in_clear, port);
+    begin(find(fd), in_clear, port, (size_t)fd % SL_RPC_OWNERS);
     return true;
 }
 
@@ -155,27 +223,40 @@ static void *next_of(_Atomic(void *) *known, const char *name) {
     return found;
 }
 
+// Tells what recvmsg() returned. Without room for bytes, which gRPC may ask for, 0 is no end.
+static bool is_end(ssize_t n, const struct msghdr *message) {
+    bool has_room = false;
+    for (size_t i = 0; n == 0 && i < message->msg_iovlen; i++) {
+        has_room |= message->msg_iov[i].iov_len > 0;
+    }
+    return has_room || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 __attribute__((visibility("default"))) ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
     static _Atomic(void *) known;
     ssize_t (*next)(int fd, struct msghdr *message, int flags);
     void *found = next_of(&known, "recvmsg");
     memcpy(&next, &found, sizeof next); // ISO C has no conversion between the two kinds of pointers
     const ssize_t n = next(fd, message, flags);
-    struct frames *frames = n > 0 && !(flags & (MSG_ERRQUEUE | MSG_PEEK)) ? find(fd) : NULL;
+    const bool has_ended = is_end(n, message);
+    struct frames *frames = (n > 0 || has_ended) && !(flags & (MSG_ERRQUEUE | MSG_PEEK)) ? find(fd) : NULL;
     if (!frames) {
         return n;
     }
     pthread_mutex_lock(&frames->mutex);
-    const char *wrong = NULL;
-    size_t n_left = (size_t)n;
-    frames->newest_before = frames->newest;
-    for (size_t i = 0; frames->is_watched && !wrong && i < message->msg_iovlen && n_left > 0; i++) {
+    size_t n_left = n > 0 ? (size_t)n : 0;
+    frames->newest_before = frames->streams.newest;
+    for (size_t i = 0; frames->is_watched && i < message->msg_iovlen && n_left > 0; i++) {
         const struct iovec *part = &message->msg_iov[i];
         const size_t n_part = part->iov_len < n_left ? part->iov_len : n_left;
-        wrong = follow(frames, part->iov_base, n_part);
+        follow(frames, part->iov_base, n_part);
         n_left -= n_part;
     }
-    frames->is_watched &= !wrong;
+    frames->is_watched &= !has_ended;
+    const char *wrong = frames->is_watched ? frames->wrong : NULL;
+    if (wrong || has_ended) {
+        sl_rpc_streams_end(&frames->streams);
+    }
     const int port = frames->port;
     pthread_mutex_unlock(&frames->mutex);
     // A descriptor that gRPC has closed may be another connection's now.
@@ -187,6 +268,27 @@ __attribute__((visibility("default"))) ssize_t recvmsg(int fd, struct msghdr *me
     return -1;
 }
 
+__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+    static _Atomic(void *) known;
+    ssize_t (*next)(int fd, const struct msghdr *message, int flags);
+    void *found = next_of(&known, "sendmsg");
+    memcpy(&next, &found, sizeof next);
+    const ssize_t n = next(fd, message, flags);
+    struct frames *frames = n > 0 ? find(fd) : NULL;
+    if (!frames) {
+        return n;
+    }
+    SL_LOCKED(&frames->mutex);
+    size_t n_left = (size_t)n;
+    for (size_t i = 0; frames->is_watched && i < message->msg_iovlen && n_left > 0; i++) {
+        const struct iovec *part = &message->msg_iov[i];
+        const size_t n_part = part->iov_len < n_left ? part->iov_len : n_left;
+        follow_out(frames, part->iov_base, n_part);
+        n_left -= n_part;
+    }
+    return n;
+}
+
 // ---- with TLS --------------------------------------------------------------------------------------------------------
 
 static int tls_index = -1; // of a connection's struct frames
@@ -194,6 +296,7 @@ static int tls_index = -1; // of a connection's struct frames
 static void free_frames(void *parent, void *frames, CRYPTO_EX_DATA *data, int index, long argument, void *pointer) {
     (void)parent, (void)data, (void)index, (void)argument, (void)pointer;
     if (frames) {
+        sl_rpc_streams_end(&((struct frames *)frames)->streams);
         pthread_mutex_destroy(&((struct frames *)frames)->mutex);
         free(frames);
     }
@@ -203,7 +306,16 @@ static void make_index(void) {
     tls_index = SSL_get_ex_new_index(0, NULL, NULL, NULL, free_frames);
 }
 
-typedef int read_fn(SSL *ssl, void *to, int bytes);
+// Returns a number that is the same for all connections with the peer's certificate.
+static size_t owner_of(const SSL *ssl) {
+    X509 *certificate = SSL_get1_peer_certificate(ssl);
+    uint8_t digest[EVP_MAX_MD_SIZE] = {0};
+    if (certificate) {
+        (void)X509_digest(certificate, EVP_sha256(), digest, NULL); // if it fails: zeros
+    }
+    X509_free(certificate);
+    return digest[0] % SL_RPC_OWNERS;
+}
 
 // Returns the frames of a connection; NULL: no memory.
 static struct frames *frames_of(SSL *ssl) {
@@ -214,7 +326,7 @@ static struct frames *frames_of(SSL *ssl) {
         return frames;
     }
     pthread_mutex_init(&frames->mutex, NULL);
-    begin(frames, true, 0);
+    begin(frames, true, 0, owner_of(ssl));
     if (SSL_set_ex_data(ssl, tls_index, frames) != 1) {
         free(frames);
         return NULL;
@@ -224,7 +336,7 @@ static struct frames *frames_of(SSL *ssl) {
 
 __attribute__((visibility("default"))) int SSL_read(SSL *ssl, void *to, int bytes) {
     static _Atomic(void *) known;
-    read_fn *next;
+    int (*next)(SSL * ssl, void *to, int bytes);
     void *found = next_of(&known, "SSL_read");
     memcpy(&next, &found, sizeof next);
     const int n = next(ssl, to, bytes);
@@ -236,11 +348,26 @@ __attribute__((visibility("default"))) int SSL_read(SSL *ssl, void *to, int byte
         return -1;
     }
     pthread_mutex_lock(&frames->mutex);
-    frames->newest_before = frames->newest;
-    const char *wrong = follow(frames, to, (size_t)n);
+    frames->newest_before = frames->streams.newest;
+    follow(frames, to, (size_t)n);
+    const char *wrong = frames->wrong;
     pthread_mutex_unlock(&frames->mutex);
     if (wrong) {
         complain(wrong);
     }
     return wrong ? -1 : n;
+}
+
+__attribute__((visibility("default"))) int SSL_write(SSL *ssl, const void *from, int bytes) {
+    static _Atomic(void *) known;
+    int (*next)(SSL * ssl, const void *from, int bytes);
+    void *found = next_of(&known, "SSL_write");
+    memcpy(&next, &found, sizeof next);
+    struct frames *frames = SSL_is_server(ssl) && SSL_is_init_finished(ssl) ? frames_of(ssl) : NULL;
+    const int n = next(ssl, from, bytes);
+    if (frames && n > 0) {
+        SL_LOCKED(&frames->mutex);
+        follow_out(frames, from, (size_t)n);
+    }
+    return n;
 }

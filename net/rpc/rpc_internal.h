@@ -114,6 +114,27 @@ bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n);
 // False: no memory.
 bool sl_rpc_headers_watch(int fd, bool in_clear, int port);
 
+// ---- rpc_streams.c: messages that have arrived in part -----------------------------------------------------------------
+
+enum { SL_RPC_OWNERS = 256 }; // callers are told apart by this much of a hash
+
+struct sl_rpc_streams {               // the open streams of a connection; zeroed: none
+    struct sl_rpc_open_stream *table; // [n] of [cap], with ascending ids
+    size_t n, n_closed, cap;
+    uint32_t newest;
+    size_t owner; // hash of the caller, below SL_RPC_OWNERS
+};
+
+// Sets the streams that a connection may have open, and the bytes of unfinished messages that all may hold; the largest of
+// all servers count.
+void sl_rpc_streams_allow(size_t n_streams, int64_t n_bytes);
+// A stream's headers came. False: too many are open, or no memory.
+bool sl_rpc_streams_open(struct sl_rpc_streams *streams, uint32_t id);
+void sl_rpc_streams_close(struct sl_rpc_streams *streams, uint32_t id); // from either side
+// Data of a stream came. False: the caller holds too much.
+bool sl_rpc_streams_data(struct sl_rpc_streams *streams, uint32_t id, const uint8_t *bytes, size_t n);
+void sl_rpc_streams_end(struct sl_rpc_streams *streams); // the connection has ended; idempotent
+
 // ---- rpc_credentials.c ---------------------------------------------------------------------------------------------
 
 // Returns credentials for channels to servers of these roles and this name ("": any); NULL: no memory. The caller frees
@@ -196,12 +217,12 @@ void sl_rpc_reason_take(const grpc_metadata_array *trailing, struct sl_error *er
 enum {
     SL_RPC_CALL_BYTES = 16 << 10, // what gRPC takes for a call
     SL_RPC_LINE_BYTES = 64 << 20,
-    SL_RPC_OWNERS = 256, // callers are told apart by this much of a hash
 };
 
 struct sl_rpc_line { // calls that wait for their clients, the longest first
     struct sl_rpc_call *oldest, *newest;
-    int64_t bytes, most;          // which these calls take, and may take
+    int64_t n, most;              // how many there are, and may be
+    int64_t bytes;                // which these calls take; at most SL_RPC_LINE_BYTES
     int64_t owned[SL_RPC_OWNERS]; // the same bytes, by callers
 };
 
@@ -243,6 +264,7 @@ struct sl_rpc_call {
     int64_t accepted_ns;
     atomic_bool has_message;     // gRPC has taken one for the client
     atomic_bool is_streaming;    // the handler of a stream has begun
+    atomic_bool has_made_room;   // the server has cancelled it for others
     _Atomic int64_t deadline_ns; // a handler may lower it while gRPC reports the end
     struct sl_identity caller;   // valid once the call is accepted
     size_t owner;                // hash of the caller, below SL_RPC_OWNERS; 0 before it is known
@@ -253,9 +275,10 @@ struct sl_rpc_call {
     struct sl_rpc_tag accept_tag, close_tag, finish_tag, send_tag; // the first for the call, then for its request
     struct sl_rpc_job job;
     int close_cancelled;      // written by gRPC before close_tag comes back
-    struct sl_rpc_line *line; // in which it waits; NULL: in none. This and the next two under the lock of `calls`
+    struct sl_rpc_line *line; // in which it waits; NULL: in none. This and the next three under the lock of `calls`
     struct sl_rpc_call *older, *newer;
     int64_t line_bytes; // of its message, and what the call takes
+    int64_t joined_ns;
 
     pthread_mutex_t mutex;        // guards the fields below
     struct sl_bell changed;       // rung when on_cancel_running or is_sending becomes false
@@ -267,10 +290,13 @@ struct sl_rpc_call {
     const struct sl_locals *on_cancel_locals; // of the thread or fiber that runs it
 };
 
-void sl_rpc_calls_init(struct sl_rpc_calls *calls);
+// most_unsent: how many may wait for their clients to read.
+void sl_rpc_calls_init(struct sl_rpc_calls *calls, int64_t most_unsent);
 void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls);
 // Waits until the last call has been freed: SL_OK, or SL_ERR_DEADLINE.
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns);
+// Cancels calls whose replies wait since before a time, and those that must make room.
+void sl_rpc_calls_end_unsent(struct sl_rpc_calls *calls, int64_t before_ns);
 
 // Creates a call and adds it to `calls`, which outlive it. NULL: no memory.
 struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
@@ -281,8 +307,8 @@ enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call);
 void sl_rpc_call_await(struct sl_rpc_call *call);
 // Takes a call out of a line. False: it had to make room before.
 bool sl_rpc_call_leave_line(struct sl_rpc_call *call, struct sl_rpc_line *line);
-// Takes out a call that must be refused, or any. The caller has its reference. NULL: there is none.
-struct sl_rpc_call *sl_rpc_calls_crowded_out(struct sl_rpc_calls *calls, struct sl_rpc_line *line, bool any);
+// Takes out a call that waits since before a time, or must make room. The caller has its reference. NULL: there is none.
+struct sl_rpc_call *sl_rpc_calls_take_out(struct sl_rpc_calls *calls, struct sl_rpc_line *line, int64_t before_ns);
 // Sends the final status without waiting: SL_OK, or the failure in *err, with its text, reason and culprit (NULL: the status
 // has no text). Takes its own reference. The call's handler has returned, or never ran.
 void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const struct sl_error *err);

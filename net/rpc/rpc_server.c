@@ -27,6 +27,7 @@
 #include "base/fiber/fiber.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/rpc/rpc_tsan.h"
 #include "net/trace/trace.h"
@@ -42,9 +43,12 @@ enum {
     KEEPALIVE_TIMEOUT_MS = 2000,
     STOP_REPORT_MS = 5000,
     HANDSHAKE_MS = 10000, // a connection that sends nothing for so long is closed
-    MIN_QUOTA_BYTES = 64 << 20,
-    SPARE_STREAMS = 1024, // calls of services with a limit of their own, and such as are refused
-    LEAVE_MS = 50,        // time for clients to disconnect after the last call
+    DEFAULT_REQUEST_MS = 60000,
+    LATE_MS = 500,     // between looks for calls that wait too long
+    LEAST_PARTIAL = 4, // requests of the largest size that may have arrived in part
+    PARTIAL_SHARE = 4, // of the memory for requests, this part is for those that have arrived in part
+    SPARE_CALLS = 256, // beside those that run: of services with a limit of their own, refused, or waiting for clients
+    LEAVE_MS = 50,     // time for clients to disconnect after the last call
 };
 
 struct sl_rpc_server {
@@ -60,7 +64,8 @@ struct sl_rpc_server {
     struct sl_rpc_calls calls;
     atomic_bool is_stopping;
     const struct sl_rpc_credentials *credentials;
-    int64_t send_ms;
+    int64_t send_ms, request_ms;
+    struct sl_loop late; // its thread ends calls that wait too long for their clients
 };
 
 // ---- one call ------------------------------------------------------------------------------------------------------
@@ -73,9 +78,7 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
     }
     if (method->kind != SL_RPC_BIDI) {
         const enum sl_status unpacked =
-            call->payload
-                ? sl_rpc_message_unpack(call->payload, "the request", method->request, &call->account, &request, err)
-                : sl_fail(err, SL_ERR_INVALID, "%s: the request is missing", method->path);
+            sl_rpc_message_unpack(call->payload, "the request", method->request, &call->account, &request, err);
         grpc_byte_buffer_destroy(call->payload);
         call->payload = NULL;
         SL_TRY(sl_rpc_account_complain(&call->account, method->path, err));
@@ -185,29 +188,55 @@ static bool identify(struct sl_rpc_call *call) {
 static void on_request(struct sl_rpc_tag *tag, bool ok) {
     (void)ok; // without a request the payload is NULL
     struct sl_rpc_call *call = (struct sl_rpc_call *)((char *)tag - offsetof(struct sl_rpc_call, accept_tag));
-    // A certificate may be revoked while a call waits.
-    if (sl_rpc_call_leave_line(call, &call->bound->quota->awaited) &&
-        (sl_now_ns() - call->accepted_ns < SL_NS_PER_S || identify(call))) {
+    struct sl_error err;
+    if (!sl_rpc_call_leave_line(call, &call->bound->quota->awaited)) {
+        // refused already
+    } else if (!call->payload && grpc_call_failed_before_recv_message(call->call)) {
+        sl_rpc_call_unref(call); // its client has gone: nothing is left to be done or told
+    } else if (!call->payload) {
+        sl_fail(&err, SL_ERR_INVALID, "%s: the request is missing", call->bound->method->path);
+        refuse(call, &err);
+    } else if (sl_now_ns() - call->accepted_ns < SL_NS_PER_S || identify(call)) { // a certificate may be revoked
         admit(call);
     }
     sl_rpc_call_unref(call);
 }
 
-// Refuses calls of a quota whose requests have not come: those that must make room, or all when the server stops.
+// Refuses calls of a quota whose requests have not come: those that are late, or must make room; all when the server stops.
 static void refuse_awaited(struct sl_rpc_server *server, struct sl_rpc_quota *quota) {
     const bool is_stopping = atomic_load(&server->is_stopping);
-    struct sl_error err;
-    if (is_stopping) {
-        sl_fail(&err, SL_ERR_PEER_LOST, "the server is stopping");
-    } else {
-        sl_fail(&err, SL_ERR_EXHAUSTED, "%s waits for the requests of %" PRId64 " calls already; retry in 1000 ms",
-                server->address, quota->awaited.most / SL_RPC_CALL_BYTES);
-    }
+    const int64_t before_ns = is_stopping ? INT64_MAX : sl_now_ns() - server->request_ms * SL_NS_PER_MS;
     struct sl_rpc_call *call;
-    while ((call = sl_rpc_calls_crowded_out(&server->calls, &quota->awaited, is_stopping)) != NULL) {
+    while ((call = sl_rpc_calls_take_out(&server->calls, &quota->awaited, before_ns)) != NULL) {
+        struct sl_error err;
+        if (is_stopping) {
+            sl_fail(&err, SL_ERR_PEER_LOST, "the server is stopping");
+        } else if (call->accepted_ns < before_ns) {
+            sl_fail(&err, SL_ERR_DEADLINE, "the request has not come within %" PRId64 " ms", server->request_ms);
+        } else {
+            sl_fail(&err, SL_ERR_EXHAUSTED, "%s waits for the requests of %" PRId64 " calls already; retry in 1000 ms",
+                    server->address, quota->awaited.most);
+        }
         sl_rpc_call_finish(call, err.status, &err); // gRPC may still write its payload
         sl_rpc_call_unref(call);
     }
+}
+
+// Ends calls that wait too long for their clients, until the server stops.
+static void *end_late_calls(void *arg) {
+    struct sl_rpc_server *server = arg;
+    pthread_mutex_lock(&server->late.mutex);
+    while (!server->late.stopping) {
+        pthread_mutex_unlock(&server->late.mutex);
+        for (size_t i = 0; i <= server->n_services; i++) {
+            refuse_awaited(server, &server->quotas[i]);
+        }
+        sl_rpc_calls_end_unsent(&server->calls, sl_now_ns() - server->send_ms * SL_NS_PER_MS);
+        pthread_mutex_lock(&server->late.mutex);
+        sl_loop_sleep(&server->late, sl_deadline_in_ms(LATE_MS));
+    }
+    pthread_mutex_unlock(&server->late.mutex);
+    return NULL;
 }
 
 // Receives the request of an accepted call. gRPC could accept a call together with its request, but then keeps calls
@@ -278,19 +307,16 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
 // ---- starting ------------------------------------------------------------------------------------------------------
 
 static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_bytes, int max_calls) {
-    // Limits memory of messages that have not arrived completely. At least one connection's windows, or no message
-    // could arrive.
-    grpc_resource_quota *quota = grpc_resource_quota_create("requests");
-    grpc_resource_quota_resize(quota, (size_t)(request_bytes > MIN_QUOTA_BYTES ? request_bytes : MIN_QUOTA_BYTES));
+    const int64_t least_bytes = (int64_t)LEAST_PARTIAL * max_message_bytes;
+    const int64_t partial_bytes = request_bytes / PARTIAL_SHARE;
+    sl_rpc_streams_allow((size_t)max_calls + SPARE_CALLS, partial_bytes > least_bytes ? partial_bytes : least_bytes);
     grpc_arg args[] = {
-        {.type = GRPC_ARG_POINTER,
-         .key = GRPC_ARG_RESOURCE_QUOTA,
-         .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
         sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_message_bytes),
         sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
         // Limits one connection: its client keeps further calls waiting, instead of being refused
-        sl_rpc_setting(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_calls + SPARE_STREAMS),
-        sl_rpc_setting(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
+        sl_rpc_setting(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_calls + SPARE_CALLS),
+        // Measures the network to enlarge the windows of all streams: to megabytes that no handler asked for
+        sl_rpc_setting(GRPC_ARG_HTTP2_BDP_PROBE, 0), sl_rpc_setting(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
         sl_rpc_setting(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0), // of replies; clients may compress requests
         sl_rpc_setting(GRPC_ARG_ENABLE_CHANNELZ, 0),
         sl_rpc_setting(GRPC_ARG_ALLOW_REUSEPORT, 0), // otherwise two servers would share a port without an error
@@ -303,9 +329,7 @@ static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_byte
         sl_rpc_setting(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0), // our own clients do ping while idle
     };
     const grpc_channel_args all = {.num_args = sizeof args / sizeof *args, .args = args};
-    grpc_server *server = grpc_server_create(&all, NULL);
-    grpc_resource_quota_unref(quota);
-    return server;
+    return grpc_server_create(&all, NULL);
 }
 
 static enum sl_status find_handler(const struct sl_rpc_implementation *service, struct sl_rpc_bound *bound,
@@ -357,14 +381,14 @@ static enum sl_status bind_services(struct sl_rpc_server *server, const struct s
     struct sl_rpc_quota *shared = &server->quotas[config->n_services];
     shared->limit = config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS;
     atomic_init(&shared->budget.left, request_bytes);
-    shared->awaited.most = SL_RPC_LINE_BYTES;
+    shared->awaited.most = shared->limit + SPARE_CALLS;
     enum sl_status status = SL_OK;
     for (size_t i = 0; i < config->n_services && status == SL_OK; i++) {
         struct sl_rpc_quota *own = &server->quotas[i];
         server->services[i] = config->services[i];
         own->limit = config->services[i].max_calls;
         atomic_init(&own->budget.left, SERVICE_BYTES);
-        own->awaited.most = own->limit * (int64_t)SL_RPC_CALL_BYTES;
+        own->awaited.most = own->limit;
         status = bind_service(server, &server->services[i], own->limit ? own : shared, err);
     }
     return status;
@@ -413,6 +437,7 @@ static void destroy(struct sl_rpc_server *server) {
     sl_rpc_accept_release(server->port);
     sl_rpc_pool_destroy(&server->pool);
     sl_rpc_calls_cleanup(&server->calls);
+    sl_loop_cleanup(&server->late);
     free(server->bound);
     free(server->quotas);
     free(server->services);
@@ -422,20 +447,24 @@ static void destroy(struct sl_rpc_server *server) {
 enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, struct sl_rpc_server **server_out,
                                    struct sl_error *err) {
     SL_FAIL_IF(config->max_calls < 0 || config->max_message_bytes < 0 || config->send_ms < 0 ||
-                   config->request_bytes < 0,
+                   config->request_bytes < 0 || config->request_ms < 0,
                err, SL_ERR_INVALID, "a server's limits are not negative");
     struct sl_rpc_server *server = calloc(1, sizeof *server);
     SL_FAIL_IF(!server, err, SL_ERR_EXHAUSTED, "no memory for a server");
     const int64_t request_bytes = config->request_bytes ? config->request_bytes : DEFAULT_REQUEST_BYTES;
-    sl_rpc_calls_init(&server->calls);
+    const int max_calls = config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS;
+    sl_rpc_calls_init(&server->calls, max_calls + SPARE_CALLS);
+    sl_loop_init(&server->late);
     server->credentials = config->credentials;
     server->send_ms = config->send_ms ? config->send_ms : DEFAULT_SEND_MS;
+    server->request_ms = config->request_ms ? config->request_ms : DEFAULT_REQUEST_MS;
     server->server = make_grpc_server(config->max_message_bytes ? config->max_message_bytes : DEFAULT_MAX_MESSAGE_BYTES,
-                                      request_bytes, config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS);
+                                      request_bytes, max_calls);
     grpc_server_register_completion_queue(server->server, sl_rpc_queue(), NULL);
     enum sl_status status = bind_services(server, config, request_bytes, err);
     SL_THEN(status, sl_rpc_pool_create(&server->pool, err));
     SL_THEN(status, listen_on(server, config, err));
+    SL_THEN(status, sl_loop_start(&server->late, "rpc-late", end_late_calls, server, err));
     if (status != SL_OK) {
         close_grpc_server(server, 0);
         destroy(server);
@@ -480,6 +509,7 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms) {
         }
     }
     atomic_store(&s->is_stopping, true);
+    sl_loop_stop(&s->late);
     for (size_t i = 0; i <= s->n_services; i++) {
         refuse_awaited(s, &s->quotas[i]);
     }

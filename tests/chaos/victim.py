@@ -31,7 +31,7 @@ import time
 import types
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(os.path.dirname(HERE), "cluster"), os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools")]
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "cluster"), os.path.join(os.path.dirname(HERE), "unit/rpc"), os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools")]
 import script  # noqa: E402
 
 script.needs("grpc", "google.protobuf")
@@ -39,6 +39,7 @@ import grpc  # noqa: E402
 import attacks  # noqa: E402
 import harness  # noqa: E402
 import hosts  # noqa: E402
+import partial_requests  # noqa: E402
 from harness import inference, stub  # noqa: E402
 
 VICTIM = "client/victim"
@@ -249,10 +250,14 @@ def store_replies_at_length(scene, rng):
     server.stop(None).wait()
 
 
+def head_of(path):
+    return b"".join(attacks.literal(*pair) for pair in ((b":method", b"POST"), (b":scheme", b"https"), (b":path", path), (b":authority", b"x"),
+                                                        (b"te", b"trailers"), (b"content-type", b"application/grpc")))
+
+
 def open_streams(scene, window, request):
     """Calls over connections whose windows have so much room for replies."""
-    head = b"".join(attacks.literal(*pair) for pair in ((b":method", b"POST"), (b":scheme", b"https"), (b":path", b"/sluice.v1.Inference/Model"),
-                                                        (b":authority", b"x"), (b"te", b"trailers"), (b"content-type", b"application/grpc")))
+    head = head_of(b"/sluice.v1.Inference/Model")
     context, opened, until = attacks.tls_of(scene, attacks.GREEDY), [], time.monotonic() + attacks.ATTACK_S
     with contextlib.suppress(OSError):
         while time.monotonic() < until:
@@ -273,6 +278,20 @@ def tenant_sends_no_requests(scene, _rng):
     open_streams(scene, 1 << 16, b"")
 
 
+def tenant_sends_parts_of_requests(scene, _rng):
+    """Three of four MB of each request, over connections that the coordinator closes for it."""
+    head, part, until = head_of(b"/sluice.v1.Inference/Submit"), struct.pack(">BI", 0, 4 << 20) + bytes(3 << 20), time.monotonic() + attacks.ATTACK_S
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            client = partial_requests.Client(scene.cluster.coordinator.address, scene.cluster.certificates.folder, attacks.GREEDY.replace("/", "-"))
+            for stream in range(1, 400, 2):
+                client.open(stream, head)
+                client.send(stream, part)
+                if client.has_ended or time.monotonic() > until:
+                    break
+            client.connection.shutdown(socket.SHUT_RDWR)
+
+
 # attack -> rows of docs/budget.csv, by their resources or the beginnings of those
 ATTACKS = {
     attacks.flood_half_open: ["gRPC connections", "a gRPC connection that", "data-plane connections", "admin connections", "connections"],
@@ -285,6 +304,7 @@ ATTACKS = {
     tenant_reads_nothing: ["calls that follow jobs", "a client that does not read", "events of a job", "events that are sent"],
     tenant_reads_no_replies: ["replies that"],
     tenant_sends_no_requests: ["calls whose requests"],
+    tenant_sends_parts_of_requests: ["requests that have come"],
     tenant_fills_the_line: ["jobs", "ended jobs", "index of prompts", "memory that was freed", "jobs on disk", "spans that"],
     tenant_fills_memory: ["KV memory of jobs", "a job"],
     tenant_keeps_conversations: ["conversations", "sessions between turns"],

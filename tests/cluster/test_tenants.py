@@ -218,7 +218,7 @@ def begin(address, stack, window):
 
 def test_calls_whose_requests_do_not_come_are_bounded():
     """Of callers who have most of them, those that wait longest are refused; another caller's stays, and is answered."""
-    n_calls, n_connections, most = 1500, 4, 4096
+    n_calls, n_connections, most = 500, 4, 1536
     with Cluster(kvstore=0) as cluster, contextlib.ExitStack() as stack:
         job_id, head = cluster.submit(request(100, max_new_tokens=1)), head_of(b"/sluice.v1.Inference/Get")
         asked = inference.JobRequest(job_id=job_id).SerializeToString()
@@ -231,7 +231,7 @@ def test_calls_whose_requests_do_not_come_are_bounded():
                     answered.set()
                 elif kind in (1, 3):
                     ended.add((connection, stream))
-                if b"waits for the requests of 4096 calls" in payload:
+                if b"waits for the requests of 1536 calls" in payload:
                     told.set()
         for connection in (first, *opened):
             threading.Thread(target=read, args=(connection,), daemon=True).start()
@@ -252,7 +252,7 @@ def test_calls_whose_requests_do_not_come_are_bounded():
 
 def test_replies_that_are_not_read_are_bounded():
     """A client whose windows have no room for a reply: of its calls, those that wait longest are given up. Another's is not."""
-    n_calls, most = (1, 1750, 1750, 1000), 64 << 20
+    n_calls, most = (1, 900, 900, 600), 1536
     with Cluster(kvstore=0) as cluster, contextlib.ExitStack() as stack:
         job_id = cluster.submit(request(100, max_new_tokens=1))
         assert list(watch(cluster.channel, job_id))[-1].finished.status_code == 0
@@ -274,12 +274,27 @@ def test_replies_that_are_not_read_are_bounded():
                 connection.sendall(frame(1, 4, stream, head) + frame(0, 1, stream, struct.pack(">BI", 0, len(asked)) + asked))
                 if stream % 500 == 1:  # fewer at once than the server refuses
                     assert cluster.get(job_id).job_id == job_id  # others are answered
-        most_left = most // (16384 + cluster.get(job_id).ByteSize())
-        eventually(lambda: len(ended) >= sum(n_calls) - most_left, 60, "those that do not fit are given up")
+        eventually(lambda: len(ended) >= sum(n_calls) - most, 60, "those that do not fit are given up")
         assert not any(one[0] == 0 for one in ended), "the only call of a caller"
-        assert most_left < sum(n_calls) - 200 and len(ended) < sum(n_calls) / 2 and not any(len(one) > 2 for one in ended), ended
+        assert len(ended) < sum(n_calls) / 2 and not any(len(one) > 2 for one in ended), ended
         for connection in opened:
             connection.shutdown(socket.SHUT_RDWR)
+
+
+def test_replies_that_are_not_read_end():
+    """A client whose window has no room for a reply loses its call after the time for readers."""
+    with Cluster(kvstore=0, coordinator_args=["--reader-timeout", "500ms"]) as cluster, contextlib.ExitStack() as stack:
+        asked = inference.JobRequest(job_id=cluster.submit(request(100, max_new_tokens=1))).SerializeToString()
+        connection, ended = begin(cluster.coordinator.address, stack, 0), threading.Event()
+
+        def read():
+            for kind, flags, stream, _ in frames(connection):
+                if stream == 1 and (kind == 3 or kind == 1 and flags & 1):
+                    ended.set()
+        threading.Thread(target=read, daemon=True).start()
+        connection.sendall(frame(1, 4, 1, head_of(b"/sluice.v1.Inference/Get")) + frame(0, 1, 1, struct.pack(">BI", 0, len(asked)) + asked))
+        assert ended.wait(20)
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 # ---- caches -------------------------------------------------------------------------------------------------------------

@@ -184,6 +184,8 @@ enum sl_status echo_start(struct echo *echo, const char *listen, int max_calls, 
                                                 .services = services,
                                                 .n_services = sizeof services / sizeof *services,
                                                 .max_calls = max_calls,
+                                                .request_bytes = echo->request_bytes,
+                                                .request_ms = echo->request_ms,
                                                 .max_message_bytes = 1 << 20};
     status = sl_rpc_server_start(&config, server_out, err);
     if (status == SL_OK) {

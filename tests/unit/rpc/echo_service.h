@@ -26,13 +26,14 @@ extern const struct sl_rpc_method echo_get, echo_watch, echo_chat, echo_relay, e
 extern const struct sl_rpc_service echo_service;
 
 struct echo {
-    struct sl_rpc_standard standard; // beside it
-    struct sl_rpc_channel *next;     // of Relay and Follow
-    atomic_int n_waiting;            // handlers in "wait"
-    atomic_int n_woken;              // of them, by on_cancel
-    atomic_int n_cancelled;          // streams that ended because the client was gone
-    atomic_int n_mute;               // handlers of "mute", since the start
-    atomic_llong deadline_ns;        // of the last "wait"
+    struct sl_rpc_standard standard;   // beside it
+    struct sl_rpc_channel *next;       // of Relay and Follow
+    int64_t request_bytes, request_ms; // of the server's settings; 0: their defaults
+    atomic_int n_waiting;              // handlers in "wait"
+    atomic_int n_woken;                // of them, by on_cancel
+    atomic_int n_cancelled;            // streams that ended because the client was gone
+    atomic_int n_mute;                 // handlers of "mute", since the start
+    atomic_llong deadline_ns;          // of the last "wait"
     pthread_mutex_t mutex;
     pthread_cond_t cond;
 };

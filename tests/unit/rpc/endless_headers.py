@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """endless_headers.py ADDRESS [FOLDER WHO]: HTTP/2 by hand, over TLS with a certificate. A header block in several frames is served;
-of one that does not end, the server takes few bytes, and closes the connection."""
+of one that does not end, the server takes few bytes, and closes the connection. So it does with pings and settings whose acknowledgments
+are not read."""
 import os
 import socket
 import ssl
@@ -11,7 +12,7 @@ import sys
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tools"))
 import script  # noqa: E402
 
-HEADERS, SETTINGS, CONTINUATION = 1, 4, 9
+HEADERS, SETTINGS, PING, CONTINUATION = 1, 4, 6, 9
 END_STREAM, END_HEADERS = 1, 4
 MOST = 32 << 20  # the kernel's buffers take some megabytes of what the server does not read
 
@@ -72,6 +73,18 @@ def bytes_taken(connection, piece):
     return sent
 
 
+def acknowledged_bytes_taken(connection, kind, payload):
+    """Sends frames that the server acknowledges, and reads nothing. Returns their bytes when the server closes the connection."""
+    frames, sent = frame(kind, 0, 0, payload) * 1000, 0
+    try:
+        while sent < MOST:
+            connection.sendall(frames)
+            sent += len(frames)
+    except OSError:
+        pass
+    return sent
+
+
 def main():
     with connect(*sys.argv[1:]) as one:
         if not is_served(one, CALL + field(b"k", b"v" * 100) * 40, 7):  # more frames than bytes in most
@@ -82,6 +95,12 @@ def main():
             print(f"pieces of {len(what)} bytes: closed after {taken >> 10} KiB")
             if taken >= MOST:
                 sys.exit("a header block without an end was read on and on")
+    for kind, payload in (PING, bytes(8)), (SETTINGS, b""):
+        with connect(*sys.argv[1:]) as one:
+            taken = acknowledged_bytes_taken(one, kind, payload)
+            print(f"frames of type {kind}: closed after {taken >> 10} KiB")
+            if taken >= MOST:
+                sys.exit("pings or settings were read on and on")
 
 
 if __name__ == "__main__":

@@ -65,8 +65,13 @@ static int set_up(void **state) {
     }
     sl_rpc_init();
     ours = credentials_of(folder, "coordinator-c");
-    const struct sl_rpc_server_config config = {
-        .listen = "127.0.0.1:0", .services = &implementation, .n_services = 1, .credentials = ours};
+    const struct sl_rpc_server_config config = {.listen = "127.0.0.1:0",
+                                                .services = &implementation,
+                                                .n_services = 1,
+                                                .max_message_bytes = 1 << 20,
+                                                .request_bytes = 8 << 20,
+                                                .request_ms = 10000,
+                                                .credentials = ours};
     return sl_rpc_server_start(&config, &server, NULL) == SL_OK ? 0 : -1;
 }
 
@@ -184,6 +189,15 @@ static void test_endless_headers_over_tls(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+static void test_requests_in_part_over_tls(void **state) {
+    (void)state;
+    char command[400];
+    snprintf(command, sizeof command,
+             "/usr/bin/python3 tests/unit/rpc/partial_requests.py %s %s client-acme-alice operator-o",
+             sl_rpc_server_address(server), folder);
+    assert_int_equal(system(command), 0);
+}
+
 static void test_no_credentials_no_other_hosts(void **state) {
     (void)state;
     struct sl_rpc_server *second = NULL;
@@ -227,6 +241,7 @@ int main(void) {
         cmocka_unit_test(test_strangers_stay_outside),
         cmocka_unit_test(test_a_server_must_be_who_it_should_be),
         cmocka_unit_test(test_endless_headers_over_tls),
+        cmocka_unit_test(test_requests_in_part_over_tls),
         cmocka_unit_test(test_no_credentials_no_other_hosts),
         cmocka_unit_test(test_files_that_are_not_what_they_should_be),
     };

@@ -1,0 +1,136 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""partial_requests.py ADDRESS [FOLDER WHO OTHER]: HTTP/2 by hand, over TLS with certificates, to a server with 4 MiB for requests in part.
+It closes the connection of a caller that sends halves of requests, or announces 4 GiB, and answers another, whose request had begun before.
+A call without a request ends after a time."""
+import contextlib
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../../../tools")]
+import script  # noqa: E402
+from endless_headers import CALL, END_HEADERS, END_STREAM, HEADERS, SETTINGS, connect, frame  # noqa: E402
+
+DATA, RST_STREAM, PING, WINDOW_UPDATE, ACK = 0, 3, 6, 8, 1
+MIB = 1 << 20
+MOST = 4 * MIB
+IN_FLIGHT = 3 * MIB  # what the server had read, and dropped, when it closed the connection
+WAIT_S = 60
+
+
+class Client:
+    """Sends no more than the server's windows take, and keeps what comes."""
+
+    def __init__(self, *where):
+        self.connection = connect(*where)
+        self.changed, self.sending = threading.Condition(), threading.Lock()
+        self.initial, self.windows, self.received, self.has_ended = 65535, {0: 65535}, {}, False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _send(self, data):
+        with self.sending:
+            self.connection.sendall(data)
+
+    def _read(self):
+        try:
+            with self.connection.makefile("rb") as file:
+                while head := file.read(9):
+                    payload = file.read(int.from_bytes(head[:3], "big"))
+                    self._take(head[3], head[4], int.from_bytes(head[5:], "big"), payload)
+        except OSError:
+            pass
+        with self.changed:
+            self.has_ended = True
+            self.changed.notify_all()
+
+    def _take(self, kind, flags, stream, payload):
+        if kind in (PING, SETTINGS) and not flags & ACK:
+            self._send(frame(kind, ACK, 0, payload if kind == PING else b""))
+        with self.changed:
+            if kind == SETTINGS:
+                for key, value in struct.iter_unpack(">HI", payload):
+                    if key == 4:
+                        self.windows.update({one: room + value - self.initial for one, room in self.windows.items() if one})
+                        self.initial = value
+            elif kind == WINDOW_UPDATE:
+                self.windows[stream] = self.windows.get(stream, self.initial) + struct.unpack(">I", payload)[0]
+            elif kind in (HEADERS, DATA, RST_STREAM):
+                self.received[stream] = self.received.get(stream, b"") + payload
+            self.changed.notify_all()
+
+    def open(self, stream, headers=CALL):
+        self._send(frame(HEADERS, END_HEADERS, stream, headers))
+
+    def send(self, stream, data):
+        """Returns how many bytes were sent before the connection ended."""
+        sent = 0
+        try:
+            while sent < len(data):
+                with self.changed:
+                    self.windows.setdefault(stream, self.initial)
+                    assert self.changed.wait_for(lambda: self.has_ended or min(self.windows[0], self.windows[stream]) > 0, WAIT_S), "no window"
+                    n = min(self.windows[0], self.windows[stream], len(data) - sent, 16384)
+                    if self.has_ended:
+                        return sent
+                    self.windows[0] -= n
+                    self.windows[stream] -= n
+                self._send(frame(DATA, 0, stream, data[sent:sent + n]))
+                sent += n
+        except OSError:
+            pass
+        return sent
+
+    def finish(self, stream):
+        self._send(frame(DATA, END_STREAM, stream))
+
+    def answer(self, stream, said):
+        """Waits until the server has said something on a stream."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.has_ended or said in self.received.get(stream, b""), WAIT_S), self.received
+            return said in self.received.get(stream, b"")
+
+
+def message(n_bytes):
+    """A JobRequest, whose job_id has so many bytes."""
+    assert n_bytes >= 1 << 14
+    body = b"\x0a" + bytes([n_bytes & 127 | 128, n_bytes >> 7 & 127 | 128, n_bytes >> 14]) + b"x" * n_bytes
+    return struct.pack(">BI", 0, len(body)) + body
+
+
+def main():
+    address, folder, *names = sys.argv[1:] + [None] * (4 - len(sys.argv[1:]))
+    mine, others = ([folder, name] if folder else [] for name in names)
+    other, halves = Client(address, *others), message(100000)
+    other.open(1)
+    other.send(1, halves[:60000])
+
+    for what, parts in (("halves", [message(900000)[:800000]] * 20), ("4 GiB", [struct.pack(">BI", 0, (1 << 32) - 1) + bytes(16 * MIB)])):
+        greedy, sent = Client(address, *mine), 0
+        with contextlib.suppress(OSError):
+            for i, part in enumerate(parts):
+                greedy.open(2 * i + 1)
+                sent += greedy.send(2 * i + 1, part)
+        print(f"{what}: closed after {sent >> 10} KiB", flush=True)
+        with greedy.changed:
+            assert greedy.changed.wait_for(lambda: greedy.has_ended, WAIT_S)  # pylint: disable=cell-var-from-loop
+        assert MOST / 2 < sent < MOST + IN_FLIGHT, sent
+
+    other.send(1, halves[60000:])
+    other.finish(1)
+    assert other.answer(1, b"\n\1o" if folder else b"x" * 1000), other.received  # the caller's name, or an echo
+
+    other.open(3)
+    began = time.monotonic()
+    assert other.answer(3, b"the request has not come within"), other.received
+    assert time.monotonic() - began > 1
+    other.connection.shutdown(socket.SHUT_RDWR)
+
+
+if __name__ == "__main__":
+    script.needs_arguments(1, "ADDRESS [FOLDER WHO OTHER]")
+    main()

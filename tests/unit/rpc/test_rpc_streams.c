@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: requests that come in part, late, or never: what a server holds of them, and for how long.
+// clang-format off
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <grpc/byte_buffer.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "net/rpc/rpc_internal.h"
+#include "tests/unit/rpc/echo_service.h"
+
+enum { MOST_STREAMS = 8, MOST_BYTES = 1000, CALL_MS = 20000 };
+
+static struct sl_rpc_streams one, two;
+
+// ---- the count -------------------------------------------------------------------------------------------------------
+
+static int begin_counting(void **state) {
+    (void)state;
+    sl_rpc_streams_allow(MOST_STREAMS, MOST_BYTES);
+    one = (struct sl_rpc_streams){.owner = 1};
+    two = (struct sl_rpc_streams){.owner = 2};
+    return 0;
+}
+
+static int end_counting(void **state) {
+    (void)state;
+    sl_rpc_streams_end(&one);
+    sl_rpc_streams_end(&two);
+    return 0;
+}
+
+// A message of n_bytes begins, of which n_sent come.
+static bool begin_message(struct sl_rpc_streams *streams, uint32_t id, uint32_t n_bytes, size_t n_sent) {
+    uint8_t bytes[5 + 4 * MOST_BYTES] = {0, (uint8_t)(n_bytes >> 24), (uint8_t)(n_bytes >> 16), (uint8_t)(n_bytes >> 8),
+                                         (uint8_t)n_bytes};
+    return sl_rpc_streams_data(streams, id, bytes, 5 + n_sent);
+}
+
+static bool send_more(struct sl_rpc_streams *streams, uint32_t id, size_t n_sent) {
+    static const uint8_t zeros[4 * MOST_BYTES];
+    return sl_rpc_streams_data(streams, id, zeros, n_sent);
+}
+
+static void test_a_message_counts_until_it_is_finished(void **state) {
+    (void)state;
+    assert_true(sl_rpc_streams_open(&one, 1));
+    assert_true(sl_rpc_streams_open(&one, 3));
+    for (int i = 0; i < 10; i++) { // in pieces, some of them of its head
+        assert_true(begin_message(&one, 1, 900, 500));
+        assert_true(send_more(&one, 1, 400));
+        assert_true(begin_message(&one, 1, 0, 0));
+        static const uint8_t head[] = {1, 0, 0, 3, 0x84};
+        for (size_t k = 0; k < sizeof head; k++) {
+            assert_true(sl_rpc_streams_data(&one, 1, &head[k], 1));
+        }
+        assert_true(send_more(&one, 1, 900));
+    }
+    assert_true(begin_message(&one, 1, UINT32_MAX, 600));
+    assert_true(begin_message(&one, 3, 2000, 400));
+    assert_false(send_more(&one, 3, 1));
+    sl_rpc_streams_close(&one, 1);
+    assert_true(send_more(&one, 1, 4000)); // it is over: gRPC drops that
+    assert_true(send_more(&one, 3, 599));
+    assert_false(send_more(&one, 3, 1));
+}
+
+static void test_who_holds_less_than_its_part_goes_on(void **state) {
+    (void)state;
+    assert_true(sl_rpc_streams_open(&one, 1));
+    assert_true(sl_rpc_streams_open(&two, 1));
+    assert_true(begin_message(&one, 1, 2000, 900));
+    assert_true(begin_message(&two, 1, 2000, 400)); // 1300 of both
+    assert_false(send_more(&one, 1, 1));
+    assert_true(send_more(&two, 1, 100));
+    assert_false(send_more(&two, 1, 1));
+    sl_rpc_streams_end(&one);
+    assert_true(send_more(&two, 1, 400));
+    assert_false(send_more(&two, 1, 400));
+}
+
+static void test_open_streams_are_few(void **state) {
+    (void)state;
+    uint32_t id = 1;
+    for (int i = 0; i < MOST_STREAMS; i++, id += 2) {
+        assert_true(sl_rpc_streams_open(&one, id));
+    }
+    assert_false(sl_rpc_streams_open(&one, id));
+    assert_true(sl_rpc_streams_open(&one, 1)); // its trailers
+    for (int i = 0; i < 1000; i++) {           // the last one closes, and another opens
+        sl_rpc_streams_close(&one, i == 0 ? id - 2 : id);
+        id += 2;
+        assert_true(sl_rpc_streams_open(&one, id));
+    }
+    assert_false(sl_rpc_streams_open(&one, id + 2));
+    assert_true(one.cap <= 4 * MOST_STREAMS);
+    assert_true(begin_message(&one, 1, 2000, 900));
+    assert_false(send_more(&one, 1, 101));
+}
+
+// ---- a server --------------------------------------------------------------------------------------------------------
+
+static struct sl_rpc_server *server;
+static struct echo echo;
+
+static struct {
+    atomic_uintptr_t newest; // long message that was made here: the client's
+    atomic_int n_destroyed;  // other long messages: requests at the server
+    atomic_int n_before;     // those that had been when the server began to refuse a call
+} payloads;
+
+enum { LONG = 50000 };
+
+void __real_grpc_byte_buffer_destroy(grpc_byte_buffer *bytes);
+grpc_byte_buffer *__real_grpc_raw_byte_buffer_create(grpc_slice *slices, size_t n_slices);
+grpc_call_error __real_grpc_call_start_batch(grpc_call *call, const grpc_op *ops, size_t n_ops, void *tag, void *none);
+void __wrap_grpc_byte_buffer_destroy(grpc_byte_buffer *bytes);
+grpc_byte_buffer *__wrap_grpc_raw_byte_buffer_create(grpc_slice *slices, size_t n_slices);
+grpc_call_error __wrap_grpc_call_start_batch(grpc_call *call, const grpc_op *ops, size_t n_ops, void *tag, void *none);
+
+grpc_byte_buffer *__wrap_grpc_raw_byte_buffer_create(grpc_slice *slices, size_t n_slices) {
+    grpc_byte_buffer *bytes = __real_grpc_raw_byte_buffer_create(slices, n_slices);
+    if (grpc_byte_buffer_length(bytes) > LONG) {
+        atomic_store(&payloads.newest, (uintptr_t)bytes);
+    }
+    return bytes;
+}
+
+void __wrap_grpc_byte_buffer_destroy(grpc_byte_buffer *bytes) {
+    if (bytes && grpc_byte_buffer_length(bytes) > LONG && atomic_load(&payloads.newest) != (uintptr_t)bytes) {
+        atomic_fetch_add(&payloads.n_destroyed, 1);
+    }
+    __real_grpc_byte_buffer_destroy(bytes);
+}
+
+grpc_call_error __wrap_grpc_call_start_batch(grpc_call *call, const grpc_op *ops, size_t n_ops, void *tag, void *none) {
+    for (size_t i = 0; i < n_ops; i++) {
+        if (ops[i].op == GRPC_OP_SEND_STATUS_FROM_SERVER &&
+            ops[i].data.send_status_from_server.status == GRPC_STATUS_RESOURCE_EXHAUSTED) {
+            atomic_store(&payloads.n_before, atomic_load(&payloads.n_destroyed));
+        }
+    }
+    return __real_grpc_call_start_batch(call, ops, n_ops, tag, none);
+}
+
+static int set_up(void **state) {
+    sl_rpc_init();
+    echo_init(&echo);
+    echo.request_bytes = 8 << 20; // 4 MiB are for requests in part: four of the largest
+    echo.request_ms = 10000;
+    return echo_start(&echo, "127.0.0.1:0", *(const int *)*state, &server, NULL) == SL_OK ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    echo_stop(&echo, &server, 1000);
+    sl_rpc_shutdown();
+    return 0;
+}
+
+static void test_requests_in_part_are_bounded(void **state) {
+    (void)state;
+    char command[200];
+    snprintf(command, sizeof command, "/usr/bin/python3 tests/unit/rpc/partial_requests.py %s",
+             sl_rpc_server_address(server));
+    assert_int_equal(system(command), 0);
+}
+
+static void *wait_long(void *channel) {
+    struct sl_error err;
+    (void)echo_call(channel, &echo_get, "wait", 3000, &err);
+    return NULL;
+}
+
+// Its client may not read the status for long.
+static void test_payload_of_a_refused_request_is_freed_first(void **state) {
+    (void)state;
+    struct sl_rpc_channel *channel;
+    struct sl_error err;
+    pthread_t waiter;
+    static char text[LONG + 1000];
+    memset(text, 'x', sizeof text - 1);
+    assert_int_equal(sl_rpc_channel_create(sl_rpc_server_address(server), NULL, SL_ROLE_ANY, &channel, &err), SL_OK);
+    assert_int_equal(sl_thread_start("waiter", wait_long, channel, &waiter, &err), SL_OK);
+    assert_true(echo_reaches(&echo.n_waiting, 1, CALL_MS));
+    atomic_store(&payloads.n_destroyed, 0);
+    atomic_store(&payloads.n_before, -1);
+    assert_int_equal(echo_call(channel, &echo_get, text, CALL_MS, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "handles 1 calls already"));
+    assert_int_equal(atomic_load(&payloads.n_before), 1);
+    pthread_join(waiter, NULL);
+    sl_rpc_channel_destroy(&channel);
+}
+
+int main(void) {
+    const struct CMUnitTest counting[] = {
+        cmocka_unit_test_setup_teardown(test_a_message_counts_until_it_is_finished, begin_counting, end_counting),
+        cmocka_unit_test_setup_teardown(test_who_holds_less_than_its_part_goes_on, begin_counting, end_counting),
+        cmocka_unit_test_setup_teardown(test_open_streams_are_few, begin_counting, end_counting),
+    };
+    static int a_call = 1, many_calls = 0;
+    const struct CMUnitTest serving[] = {
+        cmocka_unit_test_prestate_setup_teardown(test_requests_in_part_are_bounded, set_up, tear_down, &many_calls),
+        cmocka_unit_test_prestate_setup_teardown(test_payload_of_a_refused_request_is_freed_first, set_up, tear_down,
+                                                 &a_call),
+    };
+    const int failed = cmocka_run_group_tests(counting, NULL, NULL); // before a server allows more
+    return failed + cmocka_run_group_tests(serving, NULL, NULL);
+}
