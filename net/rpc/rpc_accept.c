@@ -154,7 +154,7 @@ bool sl_rpc_accept_cut(const char *text) {
             // After shutdown() the peer could go on to write, and wait.
             const struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
             (void)connect(fd, &nowhere, sizeof nowhere);
-            complain(port, "a client opens calls and cancels them at once: its connection is closed");
+            complain(port, "a client cancels calls at once, or lets too many wait for it: its connection is closed");
             return true;
         }
     }

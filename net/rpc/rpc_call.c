@@ -127,10 +127,13 @@ static void cancel_unsent(void *call) {
     grpc_call_cancel_with_status(call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the reply was not read", NULL);
 }
 
-void sl_rpc_calls_end_unsent(struct sl_rpc_calls *calls, int64_t before_ns) {
+void sl_rpc_calls_end_unsent(struct sl_rpc_calls *calls, int64_t before_ns, struct sl_rpc_call *newest) {
     struct sl_rpc_call *call;
     while ((call = take_out_unsent(calls, before_ns)) != NULL) { // without the lock: gRPC may work for long
         sl_fiber_call(cancel_unsent, call->call);
+        if (newest && newest->owner == call->owner) {
+            sl_rpc_call_count_waste(newest);
+        }
         sl_rpc_call_unref(call);
     }
 }
@@ -229,6 +232,14 @@ static void run_on_cancel_locked(struct sl_rpc_call *call) {
     call->on_cancel_running = false;
 }
 
+void sl_rpc_call_count_waste(struct sl_rpc_call *call) {
+    char *peer = grpc_call_get_peer(call->call);
+    if (peer && sl_rpc_resets_of_peer(peer)) {
+        sl_rpc_accept_cut(peer);
+    }
+    gpr_free(peer);
+}
+
 static void on_close(struct sl_rpc_tag *tag, bool ok) {
     (void)ok;
     struct sl_rpc_call *call = OWNER(tag, close_tag);
@@ -238,11 +249,7 @@ static void on_close(struct sl_rpc_tag *tag, bool ok) {
         atomic_load(&call->has_message) || atomic_load(&call->is_streaming) || atomic_load(&call->has_made_room);
     if (call->close_cancelled && !is_answered && now_ns < atomic_load(&call->deadline_ns) &&
         now_ns - call->accepted_ns < AT_ONCE_MS * SL_NS_PER_MS) {
-        char *peer = grpc_call_get_peer(call->call);
-        if (peer && sl_rpc_resets_of_peer(peer)) {
-            sl_rpc_accept_cut(peer);
-        }
-        gpr_free(peer);
+        sl_rpc_call_count_waste(call);
     }
     if (call->close_cancelled) {
         pthread_mutex_lock(&call->mutex);
@@ -454,7 +461,7 @@ void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const s
     call->finish_tag.fn = on_finish;
     atomic_fetch_add(&call->refs, 1);
     begin_sending(call);
-    sl_rpc_calls_end_unsent(call->calls, 0);
+    sl_rpc_calls_end_unsent(call->calls, 0, call);
     if (sl_rpc_batch_start(call->call, ops, n_ops, &call->finish_tag) != SL_OK) {
         (void)sl_rpc_call_leave_line(call, &call->calls->unsent);
         grpc_call_cancel_with_status(call->call, GRPC_STATUS_INTERNAL, "the server could not send its status", NULL);

@@ -102,7 +102,7 @@ bool sl_rpc_accept_cut(const char *text);
 
 // ---- rpc_resets.c: connections that open calls and cancel them at once -----------------------------------------------
 
-// Counts a call that its client cancelled as soon as it was accepted. peer: grpc_call_get_peer(). True: too many, close it.
+// Counts a call that its client cancelled as soon as it was accepted, or that took another's place. peer: grpc_call_get_peer(). True: too many, close it.
 bool sl_rpc_resets_of_peer(const char *peer);
 // Counts a stream whose reset arrived in the same read as its start. *n counts those of a connection since *since_ns.
 // Returns true when a second has too many: close the connection.
@@ -295,14 +295,16 @@ void sl_rpc_calls_init(struct sl_rpc_calls *calls, int64_t most_unsent);
 void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls);
 // Waits until the last call has been freed: SL_OK, or SL_ERR_DEADLINE.
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns);
-// Cancels calls whose replies wait since before a time, and those that must make room.
-void sl_rpc_calls_end_unsent(struct sl_rpc_calls *calls, int64_t before_ns);
+// Cancels calls whose replies wait since before a time, and those that must make room for the newest, if it is not NULL.
+void sl_rpc_calls_end_unsent(struct sl_rpc_calls *calls, int64_t before_ns, struct sl_rpc_call *newest);
 
 // Creates a call and adds it to `calls`, which outlive it. NULL: no memory.
 struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
                                        const struct sl_rpc_bound *bound);
 // Watches for the client to disconnect, after acceptance. Takes its own reference.
 enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call);
+// Counts a call that its client has cancelled at once, or that took the place of another of its caller. Closes the connection of too many.
+void sl_rpc_call_count_waste(struct sl_rpc_call *call);
 // Puts a call whose request has not come into the line of its quota.
 void sl_rpc_call_await(struct sl_rpc_call *call);
 // Takes a call out of a line. False: it had to make room before.

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: finds connections that open calls and cancel them at once; their callers close them.
+ * Purpose: finds connections that open calls and cancel them at once, or let too many wait; the server closes them.
  *
  * Design: HTTP/2 lets a client reset a stream for nine bytes, and open the next one at once: its limit of concurrent streams
  *         never applies, while gRPC core (seen in 1.51) keeps each call until a server has accepted it. So we count a peer's
  *         calls that were cancelled as soon as they were accepted. More than MOST in a second close its connection. Each
  *         closed connection halves MOST for the other connections of its host, down to a sixteenth, until none was closed
  *         for CALM_S. So a client that connects again at once may cancel fewer calls each time.
+ *         A call counts as well that takes the place of another of its caller, who lets too many wait (rpc_call.c): else each
+ *         of thousands in a second would be accepted, and another ended.
  *         Peers share N_ENTRIES entries by their hash. An entry counts all its peers together, so that a client cannot
  *         escape with two ports in one entry; the peer that crosses the limit loses its connection.
  *         gRPC core creates a call for each stream before a server accepts it, and frees it long after the reset. So

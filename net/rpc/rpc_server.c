@@ -202,8 +202,9 @@ static void on_request(struct sl_rpc_tag *tag, bool ok) {
     sl_rpc_call_unref(call);
 }
 
-// Refuses calls of a quota whose requests have not come: those that are late, or must make room; all when the server stops.
-static void refuse_awaited(struct sl_rpc_server *server, struct sl_rpc_quota *quota) {
+// Refuses calls of a quota whose requests have not come: those that are late, or must make room for the newest, if it is not
+// NULL; all when the server stops.
+static void refuse_awaited(struct sl_rpc_server *server, struct sl_rpc_quota *quota, struct sl_rpc_call *newest) {
     const bool is_stopping = atomic_load(&server->is_stopping);
     const int64_t before_ns = is_stopping ? INT64_MAX : sl_now_ns() - server->request_ms * SL_NS_PER_MS;
     struct sl_rpc_call *call;
@@ -217,6 +218,9 @@ static void refuse_awaited(struct sl_rpc_server *server, struct sl_rpc_quota *qu
             sl_fail(&err, SL_ERR_EXHAUSTED, "%s waits for the requests of %" PRId64 " calls already; retry in 1000 ms",
                     server->address, quota->awaited.most);
         }
+        if (newest && newest->owner == call->owner && err.status == SL_ERR_EXHAUSTED) {
+            sl_rpc_call_count_waste(newest);
+        }
         sl_rpc_call_finish(call, err.status, &err); // gRPC may still write its payload
         sl_rpc_call_unref(call);
     }
@@ -229,9 +233,9 @@ static void *end_late_calls(void *arg) {
     while (!server->late.stopping) {
         pthread_mutex_unlock(&server->late.mutex);
         for (size_t i = 0; i <= server->n_services; i++) {
-            refuse_awaited(server, &server->quotas[i]);
+            refuse_awaited(server, &server->quotas[i], NULL);
         }
-        sl_rpc_calls_end_unsent(&server->calls, sl_now_ns() - server->send_ms * SL_NS_PER_MS);
+        sl_rpc_calls_end_unsent(&server->calls, sl_now_ns() - server->send_ms * SL_NS_PER_MS, NULL);
         pthread_mutex_lock(&server->late.mutex);
         sl_loop_sleep(&server->late, sl_deadline_in_ms(LATE_MS));
     }
@@ -246,7 +250,7 @@ static void receive(struct sl_rpc_call *call) {
     call->accept_tag.fn = on_request;
     atomic_fetch_add(&call->refs, 1);
     sl_rpc_call_await(call);
-    refuse_awaited(call->server, call->bound->quota); // maybe this one
+    refuse_awaited(call->server, call->bound->quota, call); // maybe this one
     if (sl_rpc_batch_start(call->call, &op, 1, &call->accept_tag) != SL_OK) {
         struct sl_error err;
         sl_fail(&err, SL_ERR_INTERNAL, "the server cannot receive the request");
@@ -511,7 +515,7 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms) {
     atomic_store(&s->is_stopping, true);
     sl_loop_stop(&s->late);
     for (size_t i = 0; i <= s->n_services; i++) {
-        refuse_awaited(s, &s->quotas[i]);
+        refuse_awaited(s, &s->quotas[i], NULL);
     }
     close_grpc_server(s, grace_ms);
     // A handler that ignores its cancellation is a bug; log its name until it returns.

@@ -8,12 +8,15 @@ import os
 import re
 import socket
 import struct
+import sys
 import tempfile
 import threading
 
-from harness import (PATIENCE, Cluster, State, call, certificates, cluster_pb, connect, documents_pb, endless, eventually, inference, refused, request,
+from harness import (PATIENCE, SLOW, Cluster, State, call, certificates, cluster_pb, connect, documents_pb, endless, eventually, inference, refused, request,
                      run_tests, stub, worker_pb)
 import grpc
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../unit/rpc"))
+import partial_requests  # noqa: E402
 
 FULL = [grpc.StatusCode.RESOURCE_EXHAUSTED]
 
@@ -250,6 +253,24 @@ def test_calls_whose_requests_do_not_come_are_bounded():
             connection.shutdown(socket.SHUT_RDWR)
 
 
+def test_who_lets_too_many_calls_wait_loses_the_connection():
+    """Of a caller with as many calls as may wait, a connection that opens more is closed after some hundred; its others stay."""
+    head = head_of(b"/sluice.v1.Inference/Get")
+    with certificates("client/acme", "client/umbrella") as made, Cluster(kvstore=0, certificates=made) as cluster:
+        first, second = (partial_requests.Client(cluster.coordinator.address, made.folder, "client-acme") for _ in range(2))
+        for stream in range(1, 2 * 1400, 2):
+            first.open(stream, head)
+        n = 0
+        with contextlib.suppress(OSError):
+            while n < 20000 and not second.has_ended:
+                second.open(2 * n + 1, head)
+                n += 1
+        assert (n < 20000 or SLOW > 1) and not first.has_ended, n  # hundreds a second
+        with cluster.channel_of("client/umbrella") as channel:
+            assert call(channel, "sluice.v1.Inference.Submit", request(100, max_new_tokens=1)).job_id
+        first.connection.shutdown(socket.SHUT_RDWR)
+
+
 def test_replies_that_are_not_read_are_bounded():
     """A client whose windows have no room for a reply: of its calls, those that wait longest are given up. Another's is not."""
     n_calls, most = (1, 900, 900, 600), 1536
@@ -261,13 +282,14 @@ def test_replies_that_are_not_read_are_bounded():
 
         def read(i):
             begun = set()  # refused calls end at once
-            for kind, flags, stream, _ in frames(opened[i]):
-                if kind == 1 and not flags & 1:
-                    begun.add(stream)
-                elif kind in (1, 3) and stream in begun:
-                    ended.add((i, stream))
-                elif kind == 0:
-                    ended.add(("a reply came", i, stream))
+            with contextlib.suppress(OSError):  # the test has ended
+                for kind, flags, stream, _ in frames(opened[i]):
+                    if kind == 1 and not flags & 1:
+                        begun.add(stream)
+                    elif kind in (1, 3) and stream in begun:
+                        ended.add((i, stream))
+                    elif kind == 0:
+                        ended.add(("a reply came", i, stream))
         for i, connection in enumerate(opened):
             threading.Thread(target=read, args=(i,), daemon=True).start()
             for stream in range(1, 2 * n_calls[i], 2):
