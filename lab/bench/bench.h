@@ -12,19 +12,23 @@
 
 #include <stdbool.h>
 
+#include "client/cli/tool.h"
 #include "lab/bench_row.h"
 
 // `sluice bench`: finds the bench in the table of bench_table.c and runs it. argv[0] is "bench". Returns the exit
 // status.
 int sl_bench_main(int argc, char **argv);
 
-// Runs a bench with these options; argv[0] is its name. is_part: of another bench, in a process that the caller forked: the
-// caller's line of the CPU steal covers it. Returns the exit status.
-int sl_bench_run(const struct sl_bench *bench, int argc, char **argv, bool is_part);
+// Runs a bench with these options; argv[0] is its name. Returns the exit status.
+int sl_bench_run(const struct sl_bench *bench, int argc, char **argv);
+
+// Waits for a line on standard input. False: it has ended, because the program that paces the bench has finished, or a signal
+// has come.
+bool sl_bench_wait_for_line(const struct sl_signals *signals);
 
 // Returns the bytes a second of ships over this transport between two processes, which it forks; 0: they failed, and
 // have printed why.
 double sl_bench_ship_rate(const char *transport);
 
-extern const struct sl_bench sl_bench_calibrate, sl_bench_cells, sl_bench_compress, sl_bench_decode, sl_bench_engine,
-    sl_bench_evict, sl_bench_kernels, sl_bench_memory, sl_bench_mixed, sl_bench_ship, sl_bench_tiers, sl_bench_ttft;
+extern const struct sl_bench sl_bench_calibrate, sl_bench_cells, sl_bench_decode, sl_bench_engine, sl_bench_evict,
+    sl_bench_kernels, sl_bench_memory, sl_bench_ships, sl_bench_tiers;

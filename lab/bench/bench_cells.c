@@ -11,9 +11,7 @@
  */
 #include <inttypes.h>
 #include <jansson.h>
-#include <poll.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "client/cli/message_json.h"
 #include "lab/bench/bench.h"
@@ -69,15 +67,9 @@ struct bench {
     bool over; // standard input has ended
 };
 
-// With --paced: waits for a line. Returns false at the end of standard input, when the controlling program has
-// finished, and after a signal.
+// With --paced: waits for a line. Returns false once there is none.
 static bool wait_for_line(struct bench *b) {
-    struct pollfd waits[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = b->signals.fd, .events = POLLIN}};
-    char c = b->options.paced ? '\0' : '\n';
-    while (c != '\n' && !b->over) {
-        bool woken = poll(waits, 2, -1) > 0;
-        b->over = woken && (waits[1].revents != 0 || read(STDIN_FILENO, &c, 1) != 1);
-    }
+    b->over = b->over || (b->options.paced && !sl_bench_wait_for_line(&b->signals));
     return !b->over;
 }
 

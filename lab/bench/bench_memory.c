@@ -18,8 +18,8 @@
 #include "engine/kvcache/capsule.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/recipe_cell.h"
-#include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
+#include "lab/random.h"
 #include "base/options/config.h"
 #include "engine/runtime/plugin.h"
 #include "engine/runtime/transfer.h"
@@ -79,6 +79,16 @@ static enum sl_status make_plan(struct bench *b, struct sl_error *err) {
     return status == SL_OK ? sl_recipe_cell_plan(model, b->options.recipe, b->options.n_tokens, b->plan, err) : status;
 }
 
+static enum sl_status make_tokens(struct bench *b, struct sl_error *err) {
+    uint64_t random = 1;
+    b->tokens = calloc((size_t)b->options.n_tokens, sizeof *b->tokens);
+    SL_FAIL_IF(b->tokens == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    for (int64_t i = 0; i < b->options.n_tokens; i++) {
+        b->tokens[i] = (int32_t)((sl_random_mmix(&random) >> 33) % (uint64_t)b->runtime.config->n_vocab);
+    }
+    return SL_OK;
+}
+
 // Ships to the decode worker: that data also passes through device blocks.
 static enum sl_status ship(struct bench *b, const struct sl_session *session, struct sl_error *err) {
     b->capsule = sl_capsule_body_bytes(session);
@@ -125,11 +135,10 @@ static void print(const struct bench *b) {
 }
 
 static enum sl_status run_model(struct bench *b, const char *dir, struct sl_error *err) {
-    uint64_t random = 1;
     enum sl_status status = open_model(b, dir, err);
     SL_THEN(status, make_plan(b, err));
     SL_THEN(status, sl_runtime_open_arena(&b->runtime, b->plan->prefill_peak_bytes, err));
-    SL_THEN(status, sl_rig_random_tokens(&random, b->runtime.config->n_vocab, b->options.n_tokens, &b->tokens, err));
+    SL_THEN(status, make_tokens(b, err));
     SL_THEN(status, read_prompt(b, err));
     if (status == SL_OK) {
         print(b);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how to run a bench: its options with --time-limit, its signals, and the line of the CPU steal.
 #include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "client/cli/tool.h"
@@ -98,7 +100,7 @@ static enum sl_status start_limit(int64_t ms, timer_t *timer_out, struct sl_erro
                : sl_fail(err, SL_ERR_INTERNAL, "--time-limit %" PRId64 " ms: %m", ms);
 }
 
-static enum sl_status run_in(const struct sl_bench *bench, void *state, bool is_part, struct sl_error *err) {
+static enum sl_status run_in(const struct sl_bench *bench, void *state, struct sl_error *err) {
     struct sl_signals *signals = (struct sl_signals *)((char *)state + bench->signals);
     int64_t limit_ms = *(const int64_t *)((const char *)state + limit_offset(bench)), begin_ns = sl_now_ns();
     struct cpu_ticks ticks = read_cpu_ticks();
@@ -115,20 +117,31 @@ static enum sl_status run_in(const struct sl_bench *bench, void *state, bool is_
         fprintf(stderr, "%s: stopped at --time-limit\n", bench->name);
         status = SL_OK;
     }
-    if (status == SL_OK && !bench->counts && !is_part) {
+    if (status == SL_OK && !bench->counts) {
         print_steal(ticks, wants_json(bench, state));
     }
     return status;
 }
 
-int sl_bench_run(const struct sl_bench *bench, int argc, char **argv, bool is_part) {
+bool sl_bench_wait_for_line(const struct sl_signals *signals) {
+    struct pollfd waits[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = signals->fd, .events = POLLIN}};
+    for (char c = '\0'; c != '\n';) {
+        bool woken = poll(waits, 2, -1) > 0;
+        if (woken && (waits[1].revents != 0 || read(STDIN_FILENO, &c, 1) != 1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int sl_bench_run(const struct sl_bench *bench, int argc, char **argv) {
     struct sl_error err = {0};
     void *state = calloc(1, limit_offset(bench) + sizeof(int64_t)); // holds arrays of every run: too large for a stack
     enum sl_status status =
         state ? parse(bench, argc, argv, state, &err) : sl_fail(&err, SL_ERR_EXHAUSTED, "out of memory");
     int code = status == SL_ERR_CANCELLED ? SL_EXIT_OK : SL_EXIT_USAGE; // --help was printed
     if (status == SL_OK) {
-        status = run_in(bench, state, is_part, &err);
+        status = run_in(bench, state, &err);
         code = sl_exit_of(status);
     }
     if (code != SL_EXIT_OK) {

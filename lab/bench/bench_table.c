@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the table of benches.
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/model_place.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/tool.h"
 #include "lab/bench/bench.h"
@@ -15,23 +17,34 @@
 
 // Runs the bench whose name is argv[0].
 static int run_bench(int argc, char **argv) {
-    static const struct sl_bench *const all[] = {
-        &sl_bench_engine,   &sl_bench_cells, &sl_bench_calibrate,   &sl_bench_kernels, &sl_bench_memory,
-        &sl_bench_compress, &sl_bench_ship,  &sl_bench_store,       &sl_bench_decode,  &sl_bench_ttft,
-        &sl_bench_mixed,    &sl_bench_evict, &sl_bench_coordinator, &sl_bench_tiers};
+    static const struct sl_bench *const all[] = {&sl_bench_engine,      &sl_bench_cells,  &sl_bench_calibrate,
+                                                 &sl_bench_kernels,     &sl_bench_memory, &sl_bench_ships,
+                                                 &sl_bench_store,       &sl_bench_decode, &sl_bench_evict,
+                                                 &sl_bench_coordinator, &sl_bench_tiers};
     size_t i = 0;
     while (strcmp(all[i]->name + strlen("sluice bench "), argv[0]) != 0) { // the table has no other names
         i++;
     }
-    return sl_bench_run(all[i], argc, argv, false);
+    return sl_bench_run(all[i], argc, argv);
 }
 
-// Runs the module, installed or of this checkout, in place of this process. argv[0] is the bench. Returns on failure.
-static int run_module(const char *module, int argc, char **argv) {
+// Runs a bench in Python, installed or of this checkout, in place of this process. argv[0] is its name. Returns on failure.
+static int run_python(int argc, char **argv) {
+    static const struct {
+        const char *name, *module;
+    } all[] = {{"cluster", "sluice_bench"},         {"compress", "sluice_bench.compress"},
+               {"documents", "sluice_bench.asked"}, {"hollow", "sluice_bench.hollow"},
+               {"mixed", "sluice_bench.mixed"},     {"ship", "sluice_bench.ship"},
+               {"ttft", "sluice_bench.ttft"}};
     struct sl_error err = {0};
-    char **words = calloc((size_t)argc + 4, sizeof *words);
-    if (words && sl_python_set_path(&err) == SL_OK) {
-        memcpy(words, (char *[]){"python3", "-B", "-m", (char *)module}, 4 * sizeof *words);
+    char bin[PATH_MAX], **words = calloc((size_t)argc + 4, sizeof *words);
+    size_t i = 0;
+    while (strcmp(all[i].name, argv[0]) != 0) { // the table has no other names
+        i++;
+    }
+    if (words && sl_python_set_path(&err) == SL_OK && sl_program_folder(bin)) {
+        setenv("SLUICE_BIN", bin, 1); // what it starts is of this build
+        memcpy(words, (char *[]){"python3", "-B", "-m", (char *)all[i].module}, 4 * sizeof *words);
         memcpy(words + 4, argv + 1, (size_t)(argc - 1) * sizeof *words);
         execvp(words[0], words);
     }
@@ -41,18 +54,6 @@ static int run_module(const char *module, int argc, char **argv) {
     return SL_EXIT_FAILED;
 }
 
-static int run_cluster(int argc, char **argv) {
-    return run_module("sluice_bench", argc, argv);
-}
-
-static int run_documents(int argc, char **argv) {
-    return run_module("sluice_bench.asked", argc, argv);
-}
-
-static int run_hollow(int argc, char **argv) {
-    return run_module("sluice_bench.hollow", argc, argv);
-}
-
 static const struct sl_subcommand benches[] = {
     {"engine", "prefill and decode against this machine's arithmetic and memory", run_bench},
     {"cells", "single cells of prefill and decode; what lab/bench/peers compares with others", run_bench},
@@ -60,19 +61,20 @@ static const struct sl_subcommand benches[] = {
     {"kernels", "every operation of a device against its memory or its arithmetic", run_bench},
     {"tiers", "every tier of this processor for every kind of weights: whether the fastest is chosen", run_bench},
     {"memory", "the most that a prompt takes of a device's memory, without a device", run_bench},
-    {"compress", "prefill under each recipe against prefill with the full cache", run_bench},
-    {"ship", "capsules between two processes against ucx_perftest", run_bench},
+    {"compress", "prefill under each recipe against prefill with the full cache", run_python},
+    {"ship", "capsules between two processes against ucx_perftest", run_python},
+    {"ships", "capsules between two processes for every line on standard input; what `ship` starts", run_bench},
     {"store", "a kvstore against Redis: capsules put and got, long prompts looked up, memory an entry", run_bench},
     {"decode", "steps of decode with layers in a kvstore against steps with the full cache", run_bench},
-    {"ttft", "time to first token: the cluster against one process doing both phases", run_bench},
-    {"mixed", "short prompts beside a long one, against the same short prompts alone", run_bench},
+    {"ttft", "time to first token: the cluster against one process doing both phases", run_python},
+    {"mixed", "short prompts beside a long one, against the same short prompts alone", run_python},
     {"evict", "a trace replayed against a store's memory, for each eviction policy and size", run_bench},
     {"coordinator", "the coordinator alone: workers that only wait, up to 10,000 jobs at once", run_bench},
     {"cluster", "requests at given rates to OpenAI-compatible servers: latencies and goodput; also `serve`",
-     run_cluster},
+     run_python},
     {"documents", "many questions about one long text, kept as a document or read again: time, bytes, right answers",
-     run_documents},
-    {"hollow", "a model without weights, for many workers on one machine: --tier timed:NAME", run_hollow},
+     run_python},
+    {"hollow", "a model without weights, for many workers on one machine: --tier timed:NAME", run_python},
 };
 
 static const struct sl_subcommands table = {

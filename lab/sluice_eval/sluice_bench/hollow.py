@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import random
 import shutil
 import struct
 import sys
@@ -22,6 +23,8 @@ demo's; the prompts' words are its tokens. Then:
   sluice up --model FOLDER --prefill 4 --decode 4 --arena 4G -- --tier timed:h100
   sluice bench cluster --rates 1,2,4 --input 8000 --output 128
 Exit codes: 0 done, 1 failed, 2 wrong usage."""
+
+_BLOCK_BYTES = 1 << 20
 
 # name: layers, heads, KV heads, hidden, intermediate, vocabulary, context, tied embeddings
 SHAPES = {
@@ -59,8 +62,16 @@ def tensors_of(config: dict[str, Any]) -> dict[str, list[int]]:
     return found
 
 
-def write_weights(path: pathlib.Path, config: dict[str, Any]) -> int:
-    """Writes a safetensors file whose data are a hole. Returns its size."""
+def _random_weights(n: int) -> bytes:
+    """Returns bf16 numbers of 0.008 to 0.03 and of either sign."""
+    found = bytearray(2 * n)
+    found[0::2] = random.randbytes(n)
+    found[1::2] = random.randbytes(n).translate(bytes(0x3c | 0x80 * (byte & 1) for byte in range(256)))
+    return bytes(found)
+
+
+def write_weights(path: pathlib.Path, config: dict[str, Any], are_random: bool = False) -> int:
+    """Writes a safetensors file whose data are a hole, or random. Returns its size."""
     directory: dict[str, Any] = {}
     end = 0
     for name, shape in tensors_of(config).items():
@@ -70,6 +81,8 @@ def write_weights(path: pathlib.Path, config: dict[str, Any]) -> int:
     text += b" " * (-len(text) % 64 + 56)  # the data begin at a multiple of 64
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
+        for at in range(0, end if are_random else 0, _BLOCK_BYTES):
+            file.write(_random_weights(min(_BLOCK_BYTES, end - at) // 2))
         file.truncate(8 + len(text) + end)
     return 8 + len(text) + end
 
@@ -95,6 +108,29 @@ def make(shape: str, folder: pathlib.Path, tokenizer: pathlib.Path) -> int:
         return write_weights(folder / "model.safetensors", config)
     except OSError as error:
         raise EvalError(f"{error.filename or folder}: {error.strerror}") from error
+
+
+def config_like(folder: pathlib.Path) -> dict[str, Any]:
+    """Returns the config.json of a Llama model with the shape of another one."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+        config.setdefault("tie_word_embeddings", False)
+        config.pop("rope_scaling", None)
+        return config | {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16"}
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"--synthetic: {folder} has no shape to take: {error}") from error
+
+
+def make_random(folder: pathlib.Path, config: dict[str, Any], tokenizer: pathlib.Path, n_positions: int) -> None:
+    """Writes a model of a shape with random weights, the tokenizer of another one, and so many positions."""
+    config = {key: value for key, value in config.items() if key != "sluice_hollow"} | {"max_position_embeddings": n_positions}
+    try:
+        (folder / "tokenizer.json").symlink_to((tokenizer / "tokenizer.json").resolve(strict=True))
+        (folder / "config.json").write_text(json.dumps(config))
+        write_weights(folder / "model.safetensors", config, are_random=True)
+    except OSError as error:
+        raise UsageError(f"--synthetic: {error}") from error
 
 
 def _demo() -> Optional[pathlib.Path]:

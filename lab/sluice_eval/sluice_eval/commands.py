@@ -14,6 +14,7 @@ from typing import Optional
 from . import plots
 from .documents import documents  # noqa: F401: a command
 from .errors import EvalError, UsageError
+from .interrupt import interruptible
 from .lm_eval_tasks import write_tasks
 from .options import add_recipes, check_plan_options, make_plan
 from .plan import Plan
@@ -23,7 +24,7 @@ from .report import Report, Row
 from .report_json import report_lines
 from .report_text import report_text
 from .saved import SavedRun
-from .session import Model, Session, interruptible
+from .session import Model, Session
 from .tables import Table
 from .tasks import TASKS, find_task
 

@@ -23,9 +23,10 @@ from .answerers import HttpAnswerer
 from .bootstrap import bootstrap_mean
 from .document_tasks import WRITERS, Document, Question, Texts, make_document, points, read_longbench
 from .errors import EvalError, RefusedError, UsageError
+from .interrupt import interruptible
 from .options import AddArgument, add_model_options
 from .process import SluiceProcess
-from .session import Model, interruptible
+from .session import Model
 from .tables import Table
 
 MODES = ("aware", "agnostic", "conversation")

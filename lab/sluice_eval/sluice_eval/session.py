@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import signal
-from typing import Any, Iterator, Optional
+from typing import Optional
 
 from .answerers import Answerer, HttpAnswerer, HttpConfig, ProcessAnswerer
 from .errors import CancelledError, UsageError
@@ -85,18 +83,6 @@ def _http_config(arguments: argparse.Namespace) -> HttpConfig:
     return HttpConfig(arguments.url, arguments.model or "", arguments.api_key, arguments.ca_file,
                       getattr(arguments, "concurrency", 1), getattr(arguments, "deadline", 60),
                       getattr(arguments, "text_prompts", False))
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Makes SIGTERM interrupt, as Ctrl-C does."""
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class Session:

@@ -17,7 +17,9 @@ import time
 import unittest
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../tools"))
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../lab/sluice_eval"))
 import script  # noqa: E402
+from sluice_bench.ship import IN_PIECES  # noqa: E402
 script.help_if_asked()
 script.needs_programs(os.environ.get("SLUICE_BIN", "build/bin"))
 
@@ -534,6 +536,26 @@ class Mixed(unittest.TestCase):
                 self.assertGreater(line["ratio"], 0)
 
 
+class Ships(unittest.TestCase):
+    def test_every_line_ships_each_shape_once(self):
+        done = subprocess.run([SLUICE, "bench", "ships", "--transport", "shm"], input="\n\n", capture_output=True, text=True, timeout=280)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rounds = lines_of(done)
+        self.assertEqual(len(rounds), 2)
+        for rates in rounds:
+            self.assertLessEqual({*IN_PIECES, *IN_PIECES.values()}, set(rates))
+            self.assertGreater(min(rates.values()), 0)
+
+    def test_a_transport_that_is_none_is_named(self):
+        for words in (["bench", "ship", "--transport", "pigeon"], ["bench", "ship", "--transport", "tls"], ["bench", "ships", "--transport", "tls"]):
+            done = run(*words)
+            self.assertEqual(done.returncode, 2, (words, done.stderr))
+            self.assertIn("--transport", done.stderr)
+        done = subprocess.run([SLUICE, "bench", "ships", "--transport", "pigeon"], input="\n", capture_output=True, text=True, timeout=280)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("pigeon", done.stderr)
+
+
 class Store(unittest.TestCase):
     SMALL = ["--largest", "64K", "--clients", "2", "--entries", "5000", "--runs", "1", "--json"]
 
@@ -575,8 +597,8 @@ class Limits(unittest.TestCase):
             "store": ["--largest", "64K", "--clients", "2", "--entries", "2048", "--runs", "128"],
         }
         offered = re.findall(r"^  (\w+) ", run("bench", "--help").stdout, re.M)
-        # memory and evict time nothing; cluster's runs have a --duration
-        self.assertEqual(sorted(offered), sorted([*benches, "cluster", "documents", "evict", "hollow", "memory"]))
+        # memory and evict time nothing; cluster's runs have a --duration; ships are as many as there are lines
+        self.assertEqual(sorted(offered), sorted([*benches, "cluster", "documents", "evict", "hollow", "memory", "ships"]))
         for name, words in benches.items():
             began = time.monotonic()
             done = run("bench", name, *words, "--time-limit", "2s", "--json")
