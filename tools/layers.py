@@ -113,7 +113,7 @@ ROWS = {
     "lab/train": "base base/options engine/text/tokenizer engine/tensor engine/model client/cli lab",
     "lab/bench/rig": "base proto/* engine/tensor engine/tensor/timed engine/model engine/runtime engine/runner engine/compress/evict net/rpc net/node engine/offload/remote_kv net/offload/remote engine/job client/cli lab",
     "lab/simulate": "base base/options proto/* engine/kvcache engine/model engine/compress/recipe engine/compress/plan engine/job engine/runner net/node prefill/schedule.h kvstore/memory coordinator/workers client/cli lab",
-    "lab/bench": "base base/options engine/kvcache engine/tensor engine/tensor/timed engine/runtime engine/compress/* net/fabric engine/job engine/runner client/cli lab lab/simulate lab/bench/rig lab/bench/replay lab/bench/store lab/bench/coordinator",
+    "lab/bench": "base base/options engine/kvcache engine/tensor engine/tensor/cpu engine/tensor/timed engine/runtime engine/compress/* net/fabric engine/job engine/runner client/cli lab lab/simulate lab/bench/rig lab/bench/replay lab/bench/store lab/bench/coordinator",
     "lab/bench/coordinator": "base base/fiber proto/* net/rpc engine/model client/cli lab",
     "lab/bench/store": "base proto/* engine/kvcache net/node kvstore/memory client/cli lab lab/bench/rig",
     "lab/bench/replay": "base base/options engine/kvcache kvstore/memory client/cli lab lab/simulate",

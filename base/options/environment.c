@@ -55,7 +55,7 @@ static const char *const programs[] = {
     "sluice doc import", "sluice doc rm",
     "sluice up", "sluice status", "sluice down", "sluice pull", "sluice models", "sluice submit", "sluice watch",
     "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan", "sluice simulate",
-    "sluice bench engine", "sluice bench calibrate", "sluice bench cells", "sluice bench kernels",
+    "sluice bench engine", "sluice bench calibrate", "sluice bench cells", "sluice bench kernels", "sluice bench tiers",
     "sluice bench ships", "sluice bench decode",
     "sluice bench memory", "sluice bench evict", "sluice bench store", "sluice bench coordinator", "sluice eval fidelity",
     "sluice eval perplexity", "sluice eval weights", "sluice inspect", "sluice profile", "sluice recipes",
