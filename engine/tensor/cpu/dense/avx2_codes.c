@@ -48,14 +48,15 @@ static void split(const float x[SL_CODE_GROUP], struct sl_code_x *out) {
     float most = largest(x);
     __m256 inverse = _mm256_set1_ps(most < SL_CODE_LEAST ? 0.0f : SL_CODE_LARGEST / most);
     out->scale = most < SL_CODE_LEAST ? 0.0f : most / SL_CODE_LARGEST;
+    int32_t sums[2];
     for (int half = 0; half < 2; half++) {
         __m256i first = whole_of(x + 16 * half, inverse), second = whole_of(x + 16 * half + 8, inverse);
         __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), _MM_SHUFFLE(3, 1, 2, 0));
         __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
         _mm_storeu_si128((__m128i *)(void *)(out->bytes + 16 * half), bytes);
-        out->sums[half] = sum_of(_mm256_add_epi32(first, second));
+        sums[half] = sum_of(_mm256_add_epi32(first, second));
     }
-    sl_code_x_sum(out);
+    sl_code_x_sum(out, sums[0], sums[1]);
 }
 
 // --- a group ---------------------------------------------------------------------------------------------------------
@@ -149,8 +150,8 @@ INLINE void add_part(struct sl_code_form form, int rows, const char *codes, stru
     for (int r = 0; r < rows; r++, sums += SL_PANEL) {
         const struct sl_code_x *group = &x.first[r * x.stride];
         __m256i sum = products[r];
-        if (form.zero_shift >= 0 && form.bits != 8) {
-            sum = _mm256_sub_epi32(sum, _mm256_slli_epi32(_mm256_set1_epi32(group->sums[which]), form.zero_shift));
+        if (form.bits != 8) {
+            sum = _mm256_add_epi32(sum, _mm256_set1_epi32(sl_code_start(form, group, part.share)));
         }
         __m256 scaled = _mm256_mul_ps(scales.scale, _mm256_set1_ps(group->scale));
         __m256 y = _mm256_fmadd_ps(scaled, _mm256_cvtepi32_ps(sum), _mm256_loadu_ps(sums));

@@ -35,9 +35,7 @@ static void split_group(const float *x, struct sl_code_x *out) {
     __m128i second = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(values[1], inverse)));
     _mm_storeu_si128((__m128i *)out->bytes, first);
     _mm_storeu_si128((__m128i *)out->bytes + 1, second);
-    out->sums[0] = sum_of(first);
-    out->sums[1] = sum_of(second);
-    sl_code_x_sum(out);
+    sl_code_x_sum(out, sum_of(first), sum_of(second));
 }
 
 // --- a group ---------------------------------------------------------------------------------------------------------
@@ -65,10 +63,7 @@ SL_INLINE void add_share(struct sl_code_form form, int rows, const char *codes, 
     __m512i sums[CODE_TILE_ROWS];
     SL_UNROLL
     for (int r = 0; r < rows; r++) {
-        const struct sl_code_x *group = group_of(x, r);
-        sums[r] = form.zero_shift < 0
-                      ? _mm512_setzero_si512()
-                      : _mm512_slli_epi32(_mm512_set1_epi32(-group->sums[which]), (unsigned)form.zero_shift);
+        sums[r] = _mm512_set1_epi32(sl_code_start(form, group_of(x, r), share));
     }
     SL_UNROLL
     for (int s = 0; s < steps; s++) {

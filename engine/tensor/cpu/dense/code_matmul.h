@@ -24,13 +24,12 @@
 
 #include "engine/tensor/cpu/dense/code_panels.h"
 
-// A group of a row of x: a line of the cache. The third sum is that of all 32 X, the first two are of their halves.
+// A group of a row of x: a line of the cache.
 struct sl_code_x {
     int8_t bytes[SL_CODE_GROUP]; // X
     float scale;
-    float scaled[3]; // scale * sums
-    int32_t sums[3];
-    int32_t unused;
+    float scaled[3];   // scale times the sums of the halves of X, and of all
+    int32_t starts[4]; // -32 times the sums of the halves; -8 and -128 times the sum of all
 };
 
 #define SL_CODE_LARGEST 127.0f    // of |X|
@@ -53,12 +52,26 @@ struct sl_code_kernels {
 extern const struct sl_code_kernels sl_avx2_code_kernels, sl_vnni_code_kernels, sl_plain_code_kernels;
 
 // Sets what follows from a group's scale and the sums of its halves.
-static inline void sl_code_x_sum(struct sl_code_x *x) {
-    x->sums[2] = x->sums[0] + x->sums[1];
-    for (int i = 0; i < 3; i++) {
-        x->scaled[i] = x->scale * (float)x->sums[i];
+static inline void sl_code_x_sum(struct sl_code_x *x, int32_t first, int32_t second) {
+    x->scaled[0] = x->scale * (float)first;
+    x->scaled[1] = x->scale * (float)second;
+    x->scaled[2] = x->scale * (float)(first + second);
+    x->starts[0] = -32 * first;
+    x->starts[1] = -32 * second;
+    x->starts[2] = -8 * (first + second);
+    x->starts[3] = -128 * (first + second);
+}
+
+// Returns what the sum of products of X and codes starts with: -zero sum X, for the weights of a group that share scale
+// number `share`. Kernels broadcast it from memory, without an operation for the most frequent types.
+static inline int32_t sl_code_start(struct sl_code_form form, const struct sl_code_x *x, int share) {
+    if (form.zero_shift < 0) {
+        return 0;
     }
-    x->unused = 0;
+    if (form.shared < SL_CODE_GROUP) {
+        return x->starts[share] >> (5 - form.zero_shift);
+    }
+    return form.zero_shift == 7 ? x->starts[3] : x->starts[2] * (1 << (form.zero_shift - 3));
 }
 
 // Entries of struct sl_ops for matrices whose sl_code_is() is true. Every row's bits are its own, for any m.

@@ -25,14 +25,14 @@ static void split(const float x[SL_CODE_GROUP], struct sl_code_x *out) {
     }
     float inverse = most < SL_CODE_LEAST ? 0.0f : SL_CODE_LARGEST / most;
     out->scale = most < SL_CODE_LEAST ? 0.0f : most / SL_CODE_LARGEST;
-    memset(out->sums, 0, sizeof out->sums);
+    int32_t sums[2] = {0, 0};
     for (int i = 0; i < SL_CODE_GROUP; i++) {
         float whole = rintf(x[i] * inverse);
         int32_t X = fabsf(whole) <= SL_CODE_LARGEST ? (int32_t)whole : 0; // NaN: the scale is NaN, too
         out->bytes[i] = (int8_t)X;
-        out->sums[i / 16] += X;
+        sums[i / 16] += X;
     }
-    sl_code_x_sum(out);
+    sl_code_x_sum(out, sums[0], sums[1]);
 }
 
 // Reads step `step` of a group: byte 4 c + i is weight i of row c.
@@ -109,9 +109,9 @@ INLINE void add_share(struct sl_code_form form, int rows, const unsigned char *c
     }
     for (int r = 0; r < rows; r++, sums += SL_PANEL) {
         const struct sl_code_x *group = &x.first[r * x.stride];
-        int32_t zero = form.zero_shift >= 0 ? group->sums[which] * (1 << form.zero_shift) : 0;
+        int32_t start = sl_code_start(form, group, share);
         for (int j = 0; j < SL_HALF; j++) {
-            float y = fmaf(scales->scale[j] * group->scale, (float)(products[r][j] - zero), sums[j]);
+            float y = fmaf(scales->scale[j] * group->scale, (float)(products[r][j] + start), sums[j]);
             sums[j] = form.has_offset ? fmaf(scales->offset[j], group->scaled[which], y) : y;
         }
     }
