@@ -42,7 +42,7 @@ static int run_python(int argc, char **argv) {
     while (strcmp(all[i].name, argv[0]) != 0) { // the table has no other names
         i++;
     }
-    if (words && sl_python_set_path(&err) == SL_OK && sl_program_folder(bin)) {
+    if (words && sl_python_set_path(&err) == SL_OK && sl_program_folder(bin, &err) == SL_OK) {
         setenv("SLUICE_BIN", bin, 1); // what it starts is of this build
         memcpy(words, (char *[]){"python3", "-B", "-m", (char *)all[i].module}, 4 * sizeof *words);
         memcpy(words + 4, argv + 1, (size_t)(argc - 1) * sizeof *words);
