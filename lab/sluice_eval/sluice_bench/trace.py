@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import json
 import math
 from typing import Any, Iterator, Optional
 
@@ -58,7 +59,10 @@ def _ids(row: dict[str, Any], n_input: int) -> Optional[array.array]:
 
 
 def _parse(line: str) -> tuple[float, int, int, Optional[array.array]]:
-    row = strict_json.loads(line)
+    try:
+        row = strict_json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error.msg}, column {error.colno}") from error
     if not isinstance(row, dict):
         raise ValueError("it is no JSON object")
     n_input = _tokens(row, "input_length")

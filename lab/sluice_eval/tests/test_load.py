@@ -198,7 +198,7 @@ class Traces(FolderTest):
         for row, why in [(self.row(-1), "timestamp"), (self.row(999), "before the last row's"), (self.row(1e4, -5), "input_length"),
                          (self.row(1e4, 600, 0), "output_length"), (self.row(1e4, 600.5), "input_length"), (self.row(1e4, ids=(1,)), "2 blocks"),
                          (self.row(1e4, ids=(1, "x")), "'x'"), (self.row(1e4, ids=(1, True)), "True"), (self.row(1e4, ids=(1, -2)), "-2"),
-                         (self.row(1e4, ids=(1, 1 << 70)), "hash_ids"), ("[1]", "no JSON object"), ("{", "row 2"), ('{"timestamp": NaN}', "NaN"),
+                         (self.row(1e4, ids=(1, 1 << 70)), "hash_ids"), ("[1]", "no JSON object"), ("{", "it is no JSON"), ('{"timestamp": NaN}', "NaN"),
                          ("[" * 100000, "row 2"), (self.row("5"), "timestamp"), (self.row(True), "timestamp"), (self.row(1e4, 1 << 40), "input_length")]:
             with self.assertRaisesRegex(UsageError, f"row 2: .*{why}" if why != "row 2" else why):
                 read_trace(self.trace(self.row(1000), row))
