@@ -165,9 +165,9 @@ SL_APART static enum sl_status run_in_span(struct sl_run *run, const char *name,
                                            enum sl_status (*step_fn)(struct sl_run *run, struct sl_error *err),
                                            struct sl_error *err) {
     struct sl_span span;
-    const struct sl_worker *worker = step_fn == prefill ? run->claim.prefill : run->claim.decode;
     sl_span_begin(&span, name, SL_SPAN_CLIENT);
-    sl_span_set_text(&span, "sluice.worker", sl_worker_name(worker));
+    sl_span_set_text(&span, "sluice.worker",
+                     sl_worker_name(step_fn == prefill ? run->claim.prefill : run->claim.decode));
     enum sl_status status = step_fn(run, err);
     sl_span_end(&span, status, err->text);
     return status;
@@ -418,9 +418,8 @@ SL_APART static enum sl_status open_decode(struct sl_run *run, const struct sl_r
     request.term = term_of(run);
     request.keep_ms = spec->turn.keep_ms;
     request.turn = sl_turn_continues(run->mode);
-    struct sl_hash128 history = run->from.history;
     if (run->mode == SL_TURN_STORED) {
-        request.capsule_hash = (ProtobufCBinaryData){sizeof history, history.bytes};
+        request.capsule_hash = (ProtobufCBinaryData){sizeof run->from.history, run->from.history.bytes};
     }
     if (run->mode == SL_TURN_KEPT) {
         request.kept = run->from.lease_id;
