@@ -305,7 +305,7 @@ ATTACKS = {
     tenant_reads_no_replies: ["replies that"],
     tenant_sends_no_requests: ["calls whose requests"],
     tenant_sends_parts_of_requests: ["requests that have come"],
-    tenant_fills_the_line: ["jobs", "ended jobs", "index of prompts", "memory that was freed", "jobs on disk", "spans that"],
+    tenant_fills_the_line: ["jobs", "messages that wait", "ended jobs", "index of prompts", "memory that was freed", "jobs on disk", "spans that"],
     tenant_fills_memory: ["KV memory of jobs", "a job"],
     tenant_keeps_conversations: ["conversations", "sessions between turns"],
     tenant_stores_prompts: ["stored capsules", "label values"],
