@@ -138,11 +138,12 @@ static enum sl_status share_or_fetch(struct beginning *b, struct sl_session **se
     status = sl_kept_share(kept, &b->prompt, b->match.n_tokens, session_out, err); // another answer's fetch ended
     if (status == SL_ERR_NOT_FOUND) {
         // An answer that waited for a fetch that failed does not try again: the waiting answers would fail one after another
-        status = sl_store_channels_is_avoided(sl_store_client_channels(b->store.client), b->store.address)
-                     ? sl_fail(err, SL_ERR_PEER_STALE, "kvstore %s has failed lately", b->store.address)
-                 : waited ? sl_fail(err, SL_ERR_EXHAUSTED,
-                                    "the fetch of another answer, which this one waited for, has failed")
-                          : fetch_base(b, session_out, err);
+        status =
+            sl_store_channels_standing(sl_store_client_channels(b->store.client), b->store.address) != SL_STORE_GOOD
+                ? sl_fail(err, SL_ERR_PEER_STALE, "kvstore %s has failed lately", b->store.address)
+            : waited
+                ? sl_fail(err, SL_ERR_EXHAUSTED, "the fetch of another answer, which this one waited for, has failed")
+                : fetch_base(b, session_out, err);
     }
     sl_kept_end_fetch(kept, &fetch);
     return status;

@@ -125,6 +125,12 @@ static struct entry *find(struct sl_archive *archive, const struct sl_prefill_jo
     return entry;
 }
 
+// Returns true if no copy goes to this store: one has failed lately, or a look-up has. Lock held.
+static bool avoids(struct sl_archive *archive, const char *address) {
+    return (sl_now_ns() < archive->avoid_until_ns && strcmp(archive->avoided, address) == 0) ||
+           sl_store_channels_standing(sl_store_client_channels(archive->prefill->store), address) != SL_STORE_GOOD;
+}
+
 // Appends a copy to the queue. Lock held.
 static void push(struct sl_archive *archive, struct entry *entry) {
     *archive->end = entry;
@@ -143,7 +149,7 @@ static enum sl_not_kept enter(struct sl_archive *archive, const struct sl_prefil
         why = SL_NOT_KEPT_STOPPING;
     } else if (job->store_bytes > 0 && bytes > (size_t)job->store_bytes) {
         why = SL_NOT_KEPT_TOO_LARGE;
-    } else if (sl_now_ns() < archive->avoid_until_ns && strcmp(archive->avoided, job->store_address) == 0) {
+    } else if (avoids(archive, job->store_address)) {
         why = SL_NOT_KEPT_UNREACHABLE;
     } else if (archive->n_queued == MAX_QUEUED) {
         why = SL_NOT_KEPT_BUSY;
@@ -440,7 +446,7 @@ static enum sl_not_kept judge(struct sl_archive *archive, const struct entry *en
 
 // Sends a copy. The lock is held before and after the call, but not during the transfer.
 static enum sl_status send_copy(struct sl_archive *archive, struct entry *entry, struct sl_error *err) {
-    bool avoided = sl_now_ns() < archive->avoid_until_ns && strcmp(archive->avoided, entry->copy->store_address) == 0;
+    bool avoided = avoids(archive, entry->copy->store_address);
     if (entry->dropped || avoided) {
         entry->why = entry->dropped ? entry->why : SL_NOT_KEPT_UNREACHABLE;
         entry->dropped = true;

@@ -16,8 +16,9 @@
 #define CALL_MS            2000
 #define FETCH_MS           4000 // plus the time for the bytes on a slow network:
 #define FETCH_BYTES_PER_MS 50000
-#define AVOID_MS           10000 // how long a store that has failed a fetch, or has not answered a lookup, is avoided
-#define STILL_MS           1000  // a store that has not answered a call for so long does not answer
+#define STILL_MS           1000 // a store that has not answered a fetch for so long does not answer
+#define LOOKUP_MS          250  // a job waits for a look-up so long, plus a part of what reading the prompt may take:
+#define TOKENS_PER_MS      8
 #define RELEASE_MS         500
 #define TAKE_MS            500
 #define ALIVE_MS           250
@@ -60,37 +61,40 @@ struct sl_hash128 sl_store_boundary_hash(const struct sl_plan *plan, int64_t n_t
     return sl_salted_hash(prefix_hash, budgets, sizeof *budgets * (size_t)plan->geometry.n_layers);
 }
 
-/*
- * Makes a unary call and waits for it in steps, so that the job's own caller hears from this worker meanwhile.
- * inbound_id, if not NULL, is a transfer into this worker that must live as long as the call.
- */
-static enum sl_status call(const struct sl_store_job *job, const struct sl_rpc_method *method,
-                           const ProtobufCMessage *request, int64_t limit_ms, const char *inbound_id,
-                           ProtobufCMessage **reply_out, struct sl_error *err) {
+static enum sl_status open_call(const struct sl_store_job *job, const struct sl_rpc_method *method,
+                                const ProtobufCMessage *request, int64_t limit_ms, struct sl_rpc_call *parent,
+                                struct sl_rpc_stream **call_out, struct sl_error *err) {
     struct sl_rpc_channel *channel;
-    struct sl_rpc_stream *stream;
-    int64_t limit_ns = sl_deadline_in_ms(limit_ms), lease_ms;
-    enum sl_status status = sl_store_channels_take(job->client->channels, job->address, &channel, err);
-    if (status == SL_OK) {
-        status = sl_rpc_stream_open(channel, method, request, limit_ns, job->parent, &stream, err);
-        sl_store_channels_give(job->client->channels, channel); // the channel outlives the call
-    }
-    SL_TRY(status);
-    while ((status = sl_rpc_stream_next(stream, ALIVE_MS, reply_out, err)) == SL_AGAIN) {
-        if (!job->alive(job->arg)) {
-            status = sl_fail(err, SL_ERR_CANCELLED, "given up while waiting for kvstore %s", job->address);
-            break;
-        }
-        if (inbound_id) {
+    SL_TRY(sl_store_channels_take(job->client->channels, job->address, &channel, err));
+    enum sl_status status =
+        sl_rpc_stream_open(channel, method, request, sl_deadline_in_ms(limit_ms), parent, call_out, err);
+    sl_store_channels_give(job->client->channels, channel); // the channel outlives the call
+    return status;
+}
+
+/*
+ * Waits for the reply of a unary call in steps, so that the job's own caller hears from this worker meanwhile. SL_AGAIN:
+ * it has not come until until_ns. inbound_id, if not NULL, is a transfer into this worker that must live as long as the
+ * call.
+ */
+static enum sl_status await_reply(const struct sl_store_job *job, const char *path, struct sl_rpc_stream *call,
+                                  int64_t until_ns, const char *inbound_id, ProtobufCMessage **reply_out,
+                                  struct sl_error *err) {
+    enum sl_status status;
+    int64_t lease_ms, left_ms;
+    do {
+        left_ms = sl_deadline_left_ms(until_ns);
+        status = sl_rpc_stream_next(call, left_ms < ALIVE_MS ? left_ms : ALIVE_MS, reply_out, err);
+        SL_FAIL_IF(status == SL_AGAIN && !job->alive(job->arg), err, SL_ERR_CANCELLED,
+                   "given up while waiting for kvstore %s", job->address);
+        if (status == SL_AGAIN && inbound_id) {
             sl_inbound_renew(job->client->node->inbound, inbound_id, &lease_ms,
                              NULL); // if the job's call has ended, this call will end too
         }
-    }
-    if (status == SL_ERR_NOT_FOUND && err->status == SL_OK) {
-        status = sl_fail(err, SL_ERR_PEER_LOST, "kvstore %s ended %s without a reply", job->address, method->path);
-    }
-    sl_rpc_stream_close(&stream);
-    return status;
+    } while (status == SL_AGAIN && left_ms > 0);
+    return status == SL_ERR_NOT_FOUND && err->status == SL_OK
+               ? sl_fail(err, SL_ERR_PEER_LOST, "kvstore %s ended %s without a reply", job->address, path)
+               : status;
 }
 
 static void put_key(Sluice__V1__PrefixKey *key, struct sl_hash128 *hash, int64_t n_tokens) {
@@ -148,15 +152,42 @@ static enum sl_status read_match(const struct sl_store_job *job, const Sluice__V
     return SL_OK;
 }
 
+/*
+ * Asks the store. The call is not the job's: a store that does not answer the job in time is avoided until it answers,
+ * and what ends the job does not look like a failure of the store.
+ */
+static enum sl_status ask(const struct sl_store_job *job, const Sluice__V1__LookupRequest *request, bool waits,
+                          ProtobufCMessage **reply_out, struct sl_error *err) {
+    struct sl_store_channels *channels = job->client->channels;
+    const int64_t wait_ms = waits ? LOOKUP_MS + job->plan->n_prompt / TOKENS_PER_MS : 0;
+    struct sl_rpc_stream *call;
+    SL_TRY(open_call(job, &sl_method_store_lookup, &request->base, CALL_MS, NULL, &call, err));
+    enum sl_status status = SL_AGAIN;
+    if (waits) {
+        status = await_reply(job, sl_method_store_lookup.path, call, sl_deadline_in_ms(wait_ms), NULL, reply_out, err);
+    }
+    if (status == SL_AGAIN) {
+        sl_store_channels_leave(channels, job->address, &call);
+        return sl_fail(err, SL_ERR_DEADLINE, "it has %s within %lld ms",
+                       waits ? "not answered" : "failed, and is not waited for", (long long)wait_ms);
+    }
+    sl_rpc_stream_close(&call);
+    bool failed = status == SL_ERR_EXHAUSTED || status == SL_ERR_DEADLINE; // each further job would wait for it, too
+    if (failed || status == SL_OK || status == SL_ERR_NOT_FOUND) {
+        sl_store_channels_note(channels, job->address, failed);
+    }
+    return failed ? (err->status = SL_ERR_PEER_STALE)
+                  : status; // it is the store that has failed, not this worker's memory
+}
+
 enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_match *match_out, struct sl_error *err) {
-    SL_FAIL_IF(sl_store_channels_is_avoided(job->client->channels, job->address), err, SL_ERR_PEER_STALE,
-               "it has failed lately and is not asked");
+    enum sl_store_standing standing = sl_store_channels_standing(job->client->channels, job->address);
+    SL_FAIL_IF(standing == SL_STORE_AVOIDED, err, SL_ERR_PEER_STALE, "it has failed lately and is not asked");
     Sluice__V1__PrefixKey *keys = malloc(sizeof *keys * MAX_KEYS);
     Sluice__V1__PrefixKey **pointers = malloc(sizeof *pointers * MAX_KEYS);
     struct sl_hash128 *hashes = malloc(sizeof *hashes * MAX_KEYS);
     size_t n_keys = keys && pointers && hashes ? make_keys(job, keys, hashes) : 0;
     enum sl_status status = n_keys > 0 ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "store lookup: out of memory");
-    const int64_t still_ns = sl_deadline_in_ms(STILL_MS);
     ProtobufCMessage *reply = NULL;
     if (status == SL_OK) {
         for (size_t i = 0; i < n_keys; i++) {
@@ -167,12 +198,7 @@ enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_m
         request.recipe_fingerprint = job->id->recipe_fingerprint;
         request.n_prefixes = n_keys;
         request.prefixes = pointers;
-        status = call(job, &sl_method_store_lookup, &request.base, CALL_MS, NULL, &reply, err);
-        // Each further job would wait for it, too. But the job's own deadline may have ended the call,
-        // which tells nothing about the store.
-        if (status == SL_ERR_EXHAUSTED || (status == SL_ERR_DEADLINE && sl_now_ns() >= still_ns)) {
-            sl_store_channels_avoid(job->client->channels, job->address, sl_deadline_in_ms(AVOID_MS));
-        }
+        status = ask(job, &request, standing == SL_STORE_GOOD, &reply, err);
     }
     if (status == SL_OK) {
         status = read_match(job, (Sluice__V1__LookupReply *)reply, match_out, err);
@@ -202,7 +228,10 @@ static enum sl_status fetch(const struct sl_store_job *job, struct sl_store_matc
     ProtobufCMessage *reply;
     int64_t limit_ms = FETCH_MS + (int64_t)(match->capsule_bytes / FETCH_BYTES_PER_MS);
     const int64_t still_ns = sl_deadline_in_ms(STILL_MS);
-    enum sl_status status = call(job, &sl_method_store_fetch, &request.base, limit_ms, inbound_id, &reply, err);
+    struct sl_rpc_stream *call;
+    SL_TRY(open_call(job, &sl_method_store_fetch, &request.base, limit_ms, job->parent, &call, err));
+    enum sl_status status = await_reply(job, sl_method_store_fetch.path, call, SL_NO_DEADLINE, inbound_id, &reply, err);
+    sl_rpc_stream_close(&call);
     if (status == SL_OK) {
         const Sluice__V1__FetchReply *shipped = (const Sluice__V1__FetchReply *)reply;
         *bytes_out = shipped->bytes;
@@ -212,7 +241,7 @@ static enum sl_status fetch(const struct sl_store_job *job, struct sl_store_matc
         protobuf_c_message_free_unpacked(reply, NULL);
     } else if (status != SL_ERR_NOT_FOUND && status != SL_ERR_CANCELLED &&
                (status != SL_ERR_DEADLINE || sl_now_ns() >= still_ns)) { // not the job's own deadline
-        sl_store_channels_avoid(job->client->channels, job->address, sl_deadline_in_ms(AVOID_MS));
+        sl_store_channels_note(job->client->channels, job->address, true);
     }
     return status;
 }

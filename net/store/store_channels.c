@@ -9,6 +9,9 @@
 #include "base/clock.h"
 #include "base/locked.h"
 
+#define AVOID_MS      10000 // after a first failure
+#define MOST_AVOID_MS 80000
+
 struct sl_store_channels {
     const struct sl_rpc_credentials *credentials;
     pthread_mutex_t mutex;
@@ -16,7 +19,12 @@ struct sl_store_channels {
         char address[128];
         struct sl_rpc_channel *channel;
         int n_users;
-        int64_t used_ns, avoid_until_ns;
+        int64_t used_ns;
+        struct record {
+            bool failed; // since it last did what was asked
+            int64_t avoid_ms, until_ns;
+        } record;
+        struct sl_rpc_stream *left; // NULL: none
     } at[SL_STORE_CHANNELS_MAX];
     int n;
 };
@@ -31,11 +39,16 @@ enum sl_status sl_store_channels_create(const struct sl_rpc_credentials *credent
     return SL_OK;
 }
 
+static void close_entry(struct entry *entry) {
+    sl_rpc_stream_close(&entry->left);
+    sl_rpc_channel_destroy(&entry->channel);
+}
+
 void sl_store_channels_destroy(struct sl_store_channels **channels) {
     struct sl_store_channels *it = *channels;
     if (it) {
         for (int i = 0; i < it->n; i++) {
-            sl_rpc_channel_destroy(&it->at[i].channel);
+            close_entry(&it->at[i]);
         }
         pthread_mutex_destroy(&it->mutex);
         free(it);
@@ -53,6 +66,23 @@ static struct entry *find(struct sl_store_channels *channels, const char *addres
     return NULL;
 }
 
+// Returns the record of an address: its own, or the last one of the same name at another address. Lock held.
+static struct record record_of(const struct sl_store_channels *channels, const char *address) {
+    const char *at = strchr(address, '@');
+    struct record record = {0};
+    for (int i = 0; i < channels->n; i++) {
+        const struct entry *entry = &channels->at[i];
+        if (strcmp(entry->address, address) == 0) {
+            return entry->record;
+        }
+        bool same = at && strncmp(entry->address, address, (size_t)(at - address) + 1) == 0;
+        if (same && entry->record.until_ns > record.until_ns) {
+            record = entry->record;
+        }
+    }
+    return record;
+}
+
 // Returns an entry for one more channel; NULL: every channel is in use. Lock held.
 static struct entry *make_room(struct sl_store_channels *channels) {
     if (channels->n < SL_STORE_CHANNELS_MAX) {
@@ -66,7 +96,7 @@ static struct entry *make_room(struct sl_store_channels *channels) {
         }
     }
     if (oldest) {
-        sl_rpc_channel_destroy(&oldest->channel);
+        close_entry(oldest);
     }
     return oldest;
 }
@@ -78,13 +108,14 @@ static enum sl_status add(struct sl_store_channels *channels, const char *addres
     SL_FAIL_IF(strlen(address) >= sizeof channels->at->address, err, SL_ERR_INVALID,
                "kvstore address \"%.64s...\" is too long", address);
     enum sl_status status = sl_rpc_channel_create(address, channels->credentials, SL_ROLE_KVSTORE, &channel, err);
+    const struct record record = record_of(channels, address);
     struct entry *entry = status == SL_OK ? make_room(channels) : NULL;
     if (status == SL_OK && !entry) {
         sl_rpc_channel_destroy(&channel);
         status = sl_fail(err, SL_ERR_EXHAUSTED, "more than %d kvstores at once", SL_STORE_CHANNELS_MAX);
     }
     if (status == SL_OK) {
-        *entry = (struct entry){.channel = channel};
+        *entry = (struct entry){.channel = channel, .record = record};
         snprintf(entry->address, sizeof entry->address, "%s", address);
         *entry_out = entry;
     }
@@ -111,18 +142,62 @@ void sl_store_channels_give(struct sl_store_channels *channels, struct sl_rpc_ch
     }
 }
 
-void sl_store_channels_avoid(struct sl_store_channels *channels, const char *address, int64_t until_ns) {
-    SL_LOCKED(&channels->mutex);
-    struct entry *entry = find(channels, address);
-    if (entry) {
-        entry->avoid_until_ns = until_ns;
+static void note(struct record *record, bool failed) {
+    const int64_t now_ns = sl_now_ns();
+    if (record->failed && now_ns < record->until_ns) { // the call was under way when another one failed
+        return;
+    }
+    record->failed = failed;
+    if (failed) {
+        const bool is_soon = now_ns < record->until_ns + record->avoid_ms * SL_NS_PER_MS;
+        const int64_t twice_ms = 2 * record->avoid_ms < MOST_AVOID_MS ? 2 * record->avoid_ms : MOST_AVOID_MS;
+        record->avoid_ms = is_soon ? twice_ms : AVOID_MS;
+        record->until_ns = now_ns + record->avoid_ms * SL_NS_PER_MS;
     }
 }
 
-bool sl_store_channels_is_avoided(struct sl_store_channels *channels, const char *address) {
+// Records the outcome of the call that was left, if it has ended. A lease in its reply ends by itself. Lock held.
+static void look_at_left(struct entry *entry) {
+    ProtobufCMessage *reply = NULL;
+    struct sl_error err = {0};
+    const enum sl_status status = sl_rpc_stream_next(entry->left, 0, &reply, &err);
+    if (status != SL_AGAIN) {
+        if (status == SL_OK) {
+            protobuf_c_message_free_unpacked(reply, NULL);
+        }
+        note(&entry->record, status != SL_OK && err.status != SL_ERR_NOT_FOUND);
+        sl_rpc_stream_close(&entry->left);
+    }
+}
+
+enum sl_store_standing sl_store_channels_standing(struct sl_store_channels *channels, const char *address) {
     SL_LOCKED(&channels->mutex);
-    const struct entry *entry = find(channels, address);
-    return entry && sl_now_ns() < entry->avoid_until_ns;
+    struct entry *entry = find(channels, address);
+    if (entry && entry->left) {
+        look_at_left(entry);
+    }
+    const struct record record = record_of(channels, address);
+    return (entry && entry->left) || (record.failed && sl_now_ns() < record.until_ns) ? SL_STORE_AVOIDED
+           : record.failed                                                            ? SL_STORE_ON_TRIAL
+                                                                                      : SL_STORE_GOOD;
+}
+
+void sl_store_channels_note(struct sl_store_channels *channels, const char *address, bool failed) {
+    SL_LOCKED(&channels->mutex);
+    struct entry *entry = find(channels, address);
+    if (entry) {
+        note(&entry->record, failed);
+    }
+}
+
+void sl_store_channels_leave(struct sl_store_channels *channels, const char *address, struct sl_rpc_stream **call) {
+    SL_LOCKED(&channels->mutex);
+    struct entry *entry = find(channels, address);
+    if (entry && !entry->left) {
+        entry->left = *call;
+        *call = NULL;
+    }
+    sl_rpc_stream_close(call); // another one is waited for already
 }
 
 int sl_store_channels_count(struct sl_store_channels *channels) {

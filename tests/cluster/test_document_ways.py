@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import zipfile
 
 from documents import TEXT, add, of, sluice, read_file
@@ -246,11 +247,12 @@ def test_http_and_chats():
         assert delete(gateway, "/v1/documents/gpl")[0] == 404 and delete(gateway, "/v1/documents")[0] == 405
         check_bench(gateway)
 
-        # The text was read, and the store did not take it: prefill avoids a store for 10 s after it has lost it.
+        # The text was read, and the store did not take it: prefill avoids a store for 10 s after that has failed.
         ready = lambda: sum(w.state == cluster_pb.READY for w in cluster.workers().workers)
         cluster.processes["kvstore-0"].signal(signal.SIGSTOP)
         cluster.answer(request(1500, seed=77))
         eventually(lambda: "not_kept=unreachable" in cluster.processes["prefill-0"].errors(), 10, "the copy failed")
+        time.sleep(2)  # a look-up has 2 s: one that the store answers in time would end that
         cluster.processes["kvstore-0"].signal(signal.SIGCONT)
         eventually(lambda: ready() == 3, 5, "the store is back")
         refusal = gateway.refusal(507, "/v1/documents", {"name": "full", "text": document(5000, seed=8)})

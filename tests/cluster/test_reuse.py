@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import threading
+import time
 
 from harness import BIN, Cluster, call, cluster_pb, document, eventually, inference, question, request, run_tests, store_stats, tokens
 import grpc
@@ -140,6 +141,37 @@ def test_an_answer_says_why_nothing_was_reused():
     with Cluster(kvstore=0) as cluster:
         assert cluster.answer(request(1000))[0].statistics.not_cached == inference.NOT_CACHED_NO_STORE
         assert not_cached(cluster) == {"no_store": 1}
+
+
+class Lengthy(grpc.GenericRpcHandler):
+    """A store that answers every call with more bytes than a reply may have."""
+    REPLY = bytes((64 << 20) + 1)
+
+    def __init__(self):
+        self.calls = []
+
+    def service(self, details):
+        self.calls.append(details.method.rpartition("/")[2])
+        return grpc.unary_unary_rpc_method_handler(lambda _request, _context: self.REPLY)
+
+
+def test_a_store_that_replies_at_length_is_asked_once():
+    lengthy = Lengthy()
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(4), handlers=[lengthy])
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    with Cluster(kvstore=0) as cluster:
+        began = time.monotonic()
+        info = cluster_pb.WorkerInfo(name="lengthy", role=cluster_pb.KVSTORE, rpc_address=address, fabric_address="127.0.0.1:1", version="0.1.0",
+                                     epoch=1, arena_bytes=1 << 30)
+        call(cluster.channel, "sluice.v1.Cluster.RegisterWorker", cluster_pb.RegisterRequest(worker=info))
+        for i in range(4):
+            call(cluster.channel, "sluice.v1.Cluster.Heartbeat", cluster_pb.HeartbeatRequest(name="lengthy", epoch=1, load=cluster_pb.WorkerLoad()))
+            finished, _ = cluster.answer(request(300 + 20 * i))
+            assert finished.statistics.not_cached == inference.NOT_CACHED_UNREACHABLE, finished.statistics
+        n_avoided = int((time.monotonic() - began) // 10)  # it is asked again after 10 s, without a job that waits
+        assert 1 <= lengthy.calls.count("Lookup") <= 1 + n_avoided and lengthy.calls.count("Reserve") == 0, lengthy.calls
+    server.stop(None).wait()
 
 
 def test_one_request_can_be_read_anew():

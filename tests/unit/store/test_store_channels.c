@@ -9,7 +9,6 @@
 
 #include <stdio.h>
 
-#include "base/clock.h"
 #include "net/store/store_channels.h"
 
 static struct sl_rpc_channel *take(struct sl_store_channels *channels, int n) {
@@ -59,25 +58,10 @@ static void test_all_in_use_is_told(void **state) {
     sl_store_channels_destroy(&channels);
 }
 
-static void test_a_store_is_avoided_for_a_while(void **state) {
-    (void)state;
-    struct sl_store_channels *channels = NULL;
-    assert_int_equal(sl_store_channels_create(NULL, &channels, NULL), SL_OK);
-    sl_store_channels_give(channels, take(channels, 1));
-    sl_store_channels_give(channels, take(channels, 2));
-    sl_store_channels_avoid(channels, "127.0.0.1:10001", sl_deadline_in_ms(60000));
-    sl_store_channels_avoid(channels, "127.0.0.1:10002", sl_now_ns() - 1);
-    assert_true(sl_store_channels_is_avoided(channels, "127.0.0.1:10001"));
-    assert_false(sl_store_channels_is_avoided(channels, "127.0.0.1:10002"));
-    assert_false(sl_store_channels_is_avoided(channels, "127.0.0.1:10003"));
-    sl_store_channels_destroy(&channels);
-}
-
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stores_come_and_go),
         cmocka_unit_test(test_all_in_use_is_told),
-        cmocka_unit_test(test_a_store_is_avoided_for_a_while),
     };
     sl_rpc_init();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: how long jobs wait for a store that does not answer their look-ups, or answers wrongly, and when it is asked again.
+// The calls and the clock are this file's: time passes only while a job waits.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "net/store/store.h"
+#include "proto/methods.h"
+
+#define STORE  "kvstore-1@127.0.0.1:7001"
+#define TOKENS 400 // a job waits 250 + 50 ms
+
+static int64_t now_ms;
+
+// How the store treats the next calls.
+static struct {
+    int64_t takes_ms;
+    enum sl_status status;
+    int n_calls, n_open;
+} store;
+
+struct sl_rpc_stream {
+    int64_t ends_ms, limit_ms;
+    enum sl_status status;
+};
+
+int64_t __wrap_sl_now_ns(void);
+int64_t __wrap_sl_now_ns(void) {
+    return now_ms * SL_NS_PER_MS;
+}
+
+int64_t __wrap_sl_deadline_in_ms(int64_t ms);
+int64_t __wrap_sl_deadline_in_ms(int64_t ms) {
+    return (now_ms + ms) * SL_NS_PER_MS;
+}
+
+int64_t __wrap_sl_deadline_left_ms(int64_t deadline_ns);
+int64_t __wrap_sl_deadline_left_ms(int64_t deadline_ns) {
+    const int64_t left_ms = deadline_ns / SL_NS_PER_MS - now_ms;
+    return left_ms > 0 ? left_ms : 0;
+}
+
+enum sl_status __wrap_sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
+                                         const ProtobufCMessage *request, int64_t deadline_ns,
+                                         struct sl_rpc_call *parent, struct sl_rpc_stream **stream_out,
+                                         struct sl_error *err);
+enum sl_status __wrap_sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
+                                         const ProtobufCMessage *request, int64_t deadline_ns,
+                                         struct sl_rpc_call *parent, struct sl_rpc_stream **stream_out,
+                                         struct sl_error *err) {
+    (void)request, (void)err;
+    assert_non_null(channel);
+    assert_ptr_equal(method, &sl_method_store_lookup);
+    assert_null(parent); // or the end of a job would look like a failure of the store
+    struct sl_rpc_stream *stream = calloc(1, sizeof *stream);
+    assert_non_null(stream);
+    *stream = (struct sl_rpc_stream){now_ms + store.takes_ms, deadline_ns / SL_NS_PER_MS, store.status};
+    store.n_calls++;
+    store.n_open++;
+    *stream_out = stream;
+    return SL_OK;
+}
+
+enum sl_status __wrap_sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms, ProtobufCMessage **message_out,
+                                         struct sl_error *err);
+enum sl_status __wrap_sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms, ProtobufCMessage **message_out,
+                                         struct sl_error *err) {
+    const int64_t ends_ms = stream->ends_ms < stream->limit_ms ? stream->ends_ms : stream->limit_ms;
+    if (now_ms + wait_ms < ends_ms) {
+        now_ms += wait_ms;
+        return SL_AGAIN;
+    }
+    now_ms = now_ms > ends_ms ? now_ms : ends_ms;
+    if (stream->ends_ms > stream->limit_ms) {
+        return sl_fail(err, SL_ERR_DEADLINE, "Deadline Exceeded");
+    }
+    if (stream->status != SL_OK) {
+        return sl_fail(err, stream->status, "the store says so");
+    }
+    Sluice__V1__LookupReply *reply = calloc(1, sizeof *reply);
+    assert_non_null(reply);
+    sluice__v1__lookup_reply__init(reply);
+    reply->n_tokens = reply->capsule_tokens = TOKENS;
+    reply->capsule_bytes = 1;
+    *message_out = &reply->base;
+    return SL_OK;
+}
+
+void __wrap_sl_rpc_stream_close(struct sl_rpc_stream **stream);
+void __wrap_sl_rpc_stream_close(struct sl_rpc_stream **stream) {
+    store.n_open -= *stream != NULL;
+    free(*stream);
+    *stream = NULL;
+}
+
+// ---- jobs ------------------------------------------------------------------------------------------------------------
+
+static struct sl_store_client *client;
+static bool is_alive;
+
+static bool alive(void *arg) {
+    (void)arg;
+    return is_alive;
+}
+
+// Looks a prompt up, and checks how long that took the job, and how many calls it made.
+static void expect(const char *address, enum sl_status expected, int64_t expected_ms, int n_calls) {
+    static int32_t tokens[TOKENS];
+    struct sl_plan plan = {.n_prompt = TOKENS};
+    struct sl_capsule_id id = {0};
+    struct sl_hash128 salt = {{0}};
+    struct sl_store_job job = {.client = client,
+                               .address = address,
+                               .plan = &plan,
+                               .id = &id,
+                               .tokens = tokens,
+                               .salt = &salt,
+                               .alive = alive};
+    struct sl_store_match match;
+    struct sl_error err = {0};
+    const int64_t began_ms = now_ms;
+    const int before = store.n_calls;
+    const enum sl_status status = sl_store_lookup(&job, &match, &err);
+    if (status != expected || now_ms - began_ms != expected_ms || store.n_calls - before != n_calls) {
+        fail_msg("%s after %lld ms and %d calls: %s", sl_status_text(status), (long long)(now_ms - began_ms),
+                 store.n_calls - before, err.text);
+    }
+}
+
+static int begin(void **state) {
+    (void)state;
+    static struct sl_node node;
+    memset(&store, 0, sizeof store);
+    is_alive = true;
+    now_ms = 1000000;
+    return sl_store_client_create(&node, &client, NULL) != SL_OK;
+}
+
+static int end(void **state) {
+    (void)state;
+    sl_store_client_destroy(&client);
+    return store.n_open != 0; // a call that was left is closed
+}
+
+// ---- tests -----------------------------------------------------------------------------------------------------------
+
+static void test_a_job_waits_a_part_of_what_reading_takes(void **state) {
+    (void)state;
+    store.takes_ms = 1500;
+    expect(STORE, SL_ERR_DEADLINE, 300, 1);
+    expect(STORE, SL_ERR_PEER_STALE, 0, 0); // the call goes on
+    now_ms += 1100;
+    expect(STORE, SL_ERR_PEER_STALE, 0, 0);
+    store.takes_ms = 200;
+    now_ms += 100; // it has answered
+    expect(STORE, SL_OK, 200, 1);
+    store.takes_ms = 10000; // it never will: the call ends after 2 s
+    expect(STORE, SL_ERR_DEADLINE, 300, 1);
+    now_ms += 1700;
+    store.takes_ms = 0;
+    expect(STORE, SL_ERR_PEER_STALE, 0, 0);
+    now_ms += 9999;
+    expect(STORE, SL_ERR_PEER_STALE, 0, 0);
+}
+
+static void test_a_store_that_fails_again_is_avoided_for_longer(void **state) {
+    (void)state;
+    store.takes_ms = 280;
+    store.status = SL_ERR_EXHAUSTED;
+    expect(STORE, SL_ERR_PEER_STALE, 280, 1);
+    static const int avoid_s[] = {10, 20, 40, 80, 80};
+    for (size_t i = 0; i < sizeof avoid_s / sizeof *avoid_s; i++) {
+        now_ms += 1000 * avoid_s[i] - 1;
+        expect(STORE, SL_ERR_PEER_STALE, 0, 0);
+        now_ms++;
+        expect(STORE, SL_ERR_DEADLINE, 0, 1); // on trial: the job that asks does not wait
+        expect(STORE, SL_ERR_PEER_STALE, 0, 0);
+        now_ms += 280;
+        expect(STORE, SL_ERR_PEER_STALE, 0, 0); // it has failed
+    }
+    store.status = SL_ERR_NOT_FOUND; // well again
+    now_ms += 80000;
+    expect(STORE, SL_ERR_DEADLINE, 0, 1);
+    now_ms += 280;
+    expect(STORE, SL_ERR_NOT_FOUND, 280, 1);
+    store.status = SL_ERR_EXHAUSTED; // a store that does well on trial alone does not begin anew
+    expect(STORE, SL_ERR_PEER_STALE, 280, 1);
+    now_ms += 79999;
+    expect(STORE, SL_ERR_PEER_STALE, 0, 0);
+    store.status = SL_OK;
+    now_ms++;
+    expect(STORE, SL_ERR_DEADLINE, 0, 1);
+    now_ms += 100000; // one that has done well for long does
+    expect(STORE, SL_OK, 280, 1);
+    store.status = SL_ERR_EXHAUSTED;
+    expect(STORE, SL_ERR_PEER_STALE, 280, 1);
+    now_ms += 10000;
+    expect(STORE, SL_ERR_DEADLINE, 0, 1);
+}
+
+static void test_a_store_that_registers_anew_keeps_its_record(void **state) {
+    (void)state;
+    store.status = SL_ERR_EXHAUSTED;
+    expect(STORE, SL_ERR_PEER_STALE, 0, 1);
+    expect("kvstore-1@127.0.0.1:7002", SL_ERR_PEER_STALE, 0, 0);
+    expect("kvstore-1@127.0.0.2:7001", SL_ERR_PEER_STALE, 0, 0);
+    now_ms += 10000;
+    expect("kvstore-1@127.0.0.1:7003", SL_ERR_DEADLINE, 0, 1);
+    store.status = SL_OK;
+    expect("kvstore-1@127.0.0.1:7003", SL_ERR_PEER_STALE, 0, 0); // the outcome of the trial
+    expect("kvstore-1@127.0.0.1:7004", SL_ERR_PEER_STALE, 0, 0);
+    expect("kvstore-12@127.0.0.1:7001", SL_OK, 0, 1);
+    expect("127.0.0.1:7001", SL_OK, 0, 1); // without certificates there are no names
+}
+
+static void test_the_end_of_a_job_is_no_failure_of_the_store(void **state) {
+    (void)state;
+    store.takes_ms = 1500;
+    is_alive = false;
+    expect(STORE, SL_ERR_CANCELLED, 250, 1);
+    is_alive = true;
+    store.takes_ms = 0;
+    expect(STORE, SL_OK, 0, 1);
+    store.status = SL_ERR_PEER_LOST; // it costs nothing to ask, and the coordinator finds out
+    expect(STORE, SL_ERR_PEER_LOST, 0, 1);
+    expect(STORE, SL_ERR_PEER_LOST, 0, 1);
+}
+
+int main(void) {
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_job_waits_a_part_of_what_reading_takes, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_store_that_fails_again_is_avoided_for_longer, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_store_that_registers_anew_keeps_its_record, begin, end),
+        cmocka_unit_test_setup_teardown(test_the_end_of_a_job_is_no_failure_of_the_store, begin, end),
+    };
+    sl_rpc_init();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    sl_rpc_shutdown();
+    return failed;
+}
