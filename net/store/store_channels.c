@@ -76,7 +76,7 @@ static struct record record_of(const struct sl_store_channels *channels, const c
             return entry->record;
         }
         bool same = at && strncmp(entry->address, address, (size_t)(at - address) + 1) == 0;
-        if (same && entry->record.until_ns > record.until_ns) {
+        if (same && entry->record.until_ns >= record.until_ns) {
             record = entry->record;
         }
     }

@@ -114,6 +114,7 @@ static bool alive(void *arg) {
 // Looks a prompt up, and checks how long that took the job, and how many calls it made.
 static void expect(const char *address, enum sl_status expected, int64_t expected_ms, int n_calls) {
     static int32_t tokens[TOKENS];
+    static char call; // the job's
     struct sl_plan plan = {.n_prompt = TOKENS};
     struct sl_capsule_id id = {0};
     struct sl_hash128 salt = {{0}};
@@ -123,6 +124,7 @@ static void expect(const char *address, enum sl_status expected, int64_t expecte
                                .id = &id,
                                .tokens = tokens,
                                .salt = &salt,
+                               .parent = (struct sl_rpc_call *)&call,
                                .alive = alive};
     struct sl_store_match match;
     struct sl_error err = {0};
@@ -216,9 +218,18 @@ static void test_a_store_that_registers_anew_keeps_its_record(void **state) {
     expect("kvstore-1@127.0.0.1:7003", SL_ERR_DEADLINE, 0, 1);
     store.status = SL_OK;
     expect("kvstore-1@127.0.0.1:7003", SL_ERR_PEER_STALE, 0, 0); // the outcome of the trial
+    now_ms += 19999;
     expect("kvstore-1@127.0.0.1:7004", SL_ERR_PEER_STALE, 0, 0);
+    now_ms++;
+    expect("kvstore-1@127.0.0.1:7005", SL_ERR_DEADLINE, 0, 1);
+    expect("kvstore-1@127.0.0.1:7005", SL_OK, 0, 1);
+    expect("kvstore-1@127.0.0.1:7006", SL_OK, 0, 1); // what it has made good, too
     expect("kvstore-12@127.0.0.1:7001", SL_OK, 0, 1);
     expect("127.0.0.1:7001", SL_OK, 0, 1); // without certificates there are no names
+    store.status = SL_ERR_EXHAUSTED;
+    expect("kvstore-20@127.0.0.1:7001", SL_ERR_PEER_STALE, 0, 1);
+    store.status = SL_OK;
+    expect("kvstore-2@127.0.0.1:7001", SL_OK, 0, 1);
 }
 
 static void test_the_end_of_a_job_is_no_failure_of_the_store(void **state) {
