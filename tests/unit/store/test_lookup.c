@@ -20,7 +20,7 @@
 
 static int64_t now_ms;
 
-// How the store treats the next calls.
+// Says how the store treats the next calls, and counts them.
 static struct {
     int64_t takes_ms;
     enum sl_status status;
