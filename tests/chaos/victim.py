@@ -213,9 +213,9 @@ def tenant_exceeds_its_limits(scene, rng):
 
 
 def tenant_searches_layers(scene, rng):
-    """Asks for long answers under a recipe that leaves layers in the store. Each token searches them."""
+    """Asks for long answers under recipes that leave layers in the store. For each token the store searches them, or decode does."""
     answers(scene, 4, lambda i: inference.GenerateRequest(text=harness.document(1500, value=str(i), seed=rng.randrange(1 << 30)), max_new_tokens=100,
-                                                          ignore_eos=True, recipe="tailorkv,topk=64"))
+                                                          ignore_eos=True, recipe=f"tailorkv,topk=64,retrieve={rng.choice(['near', 'pull'])}"))
 
 
 def tenant_lacks_workers(scene, rng):
