@@ -35,6 +35,7 @@ enum sl_kv_index { // how a key index in the format keeps keys (engine/kvcache/k
 #define SL_KV_CODE_LIST(X, ...)                                                                                        \
     X(INT8, int8, 3, 8, BYTES, __VA_ARGS__)                                                                            \
     X(INT4, int4, 4, 4, NONE, __VA_ARGS__)                                                                             \
+    X(INT3, int3, 7, 3, NONE, __VA_ARGS__)                                                                             \
     X(INT2, int2, 5, 2, NONE, __VA_ARGS__)                                                                             \
     X(INT1, int1, 6, 1, SIGNS, __VA_ARGS__)
 #define SL_KV_FLOAT_FORMATS(X) SL_KV_FLOAT_LIST(X, )
@@ -55,16 +56,24 @@ enum sl_kv_format {
 #define SL_KV_PAIRS(X)                                                                                                 \
     X(k16v8, 32, F16, INT8)                                                                                            \
     X(k16v4, 33, F16, INT4)                                                                                            \
+    X(k16v3, 44, F16, INT3)                                                                                            \
     X(k16v2, 34, F16, INT2)                                                                                            \
     X(k8v16, 35, INT8, F16)                                                                                            \
     X(k8v4, 36, INT8, INT4)                                                                                            \
+    X(k8v3, 45, INT8, INT3)                                                                                            \
     X(k8v2, 37, INT8, INT2)                                                                                            \
     X(k4v16, 38, INT4, F16)                                                                                            \
     X(k4v8, 39, INT4, INT8)                                                                                            \
+    X(k4v3, 46, INT4, INT3)                                                                                            \
     X(k4v2, 40, INT4, INT2)                                                                                            \
+    X(k3v16, 47, INT3, F16)                                                                                            \
+    X(k3v8, 48, INT3, INT8)                                                                                            \
+    X(k3v4, 49, INT3, INT4)                                                                                            \
+    X(k3v2, 50, INT3, INT2)                                                                                            \
     X(k2v16, 41, INT2, F16)                                                                                            \
     X(k2v8, 42, INT2, INT8)                                                                                            \
-    X(k2v4, 43, INT2, INT4)
+    X(k2v4, 43, INT2, INT4)                                                                                            \
+    X(k2v3, 51, INT2, INT3)
 
 const char *sl_kv_format_name(enum sl_kv_format format);                            // "f16", "k4v2"
 enum sl_status sl_kv_format_parse(const char *name, enum sl_kv_format *format_out); // SL_ERR_INVALID

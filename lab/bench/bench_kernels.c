@@ -289,6 +289,8 @@ static const struct {
     {"attend, a step, int1", do_decode, sl_cost_pages, 4, 0.35},
     {"attend, a step, k8v4", do_decode, sl_cost_pages, 5, 0},
     {"attend, a step, k4v2", do_decode, sl_cost_pages, 6, 0},
+    {"attend, a step, k4v3", do_decode, sl_cost_pages, 7, 0},
+    {"attend, a step, int3", do_decode, sl_cost_pages, 8, 0},
     {"fold", do_fold, sl_cost_attention, 1, 0.55},
     {"window_sums, 32 rows", do_window, sl_cost_window, 32, 0.05},
     {"quantize to int8", do_quantize, sl_cost_quantize, 1, 0.30},

@@ -9,10 +9,11 @@ import hashlib
 import struct
 
 PAGE_SLOTS = 64
-BITS = {0: 32, 1: 16, 2: 16, 3: 8, 4: 4, 5: 2, 6: 1}  # of an element, by enum sl_kv_format
+BITS = {0: 32, 1: 16, 2: 16, 3: 8, 4: 4, 5: 2, 6: 1, 7: 3}  # of an element, by enum sl_kv_format
 FIRST_QUANTIZED = 3
 PAIRS = {32: (1, 3), 33: (1, 4), 34: (1, 5), 35: (3, 1), 36: (3, 4), 37: (3, 5),  # formats of keys and of values
-         38: (4, 1), 39: (4, 3), 40: (4, 5), 41: (5, 1), 42: (5, 3), 43: (5, 4)}
+         38: (4, 1), 39: (4, 3), 40: (4, 5), 41: (5, 1), 42: (5, 3), 43: (5, 4), 44: (1, 7), 45: (3, 7),
+         46: (4, 7), 47: (7, 1), 48: (7, 3), 49: (7, 4), 50: (7, 5), 51: (5, 7)}
 IDENTITY = (1, 12)  # of a header's fields: version, prefix_hash
 FILE_MAGIC, FILE_HEAD = b"SLUICECP", 48  # engine/kvcache/capsule_file.h
 STORE_SIZES_AT = 64  # of a file in a store's folder: kvstore/disk/file.h

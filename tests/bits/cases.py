@@ -30,6 +30,8 @@ MORE = {
     "bf16": "full,format=bf16",
     "int8": "full,format=int8",
     "int4": "full,format=int4",
+    "int3": "full,format=int3",
+    "k4v3": "full,format=k4v3",
     "k4v2": "full,format=k4v2",
     "int1": "full,format=f16/2-:int1",
     "steps": "h2o,budget=0.4,when=chunk+step",

@@ -155,7 +155,7 @@ static const struct attend_case {
     {SL_KV_F16, SL_KV_INT1, 2, 1, 128, 3, false, {200}, {3}, 70, true, 0},
     {SL_KV_F16, SL_KV_INT1, 4, 2, 96, 9, false, {200, 70}, {2, 1}, 0, true, 0},
     {SL_KV_F16, SL_KV_INT2, 6, 2, 64, 7, true, {200, 70}, {2, 1}, 0, true, 0},
-    {SL_KV_F16, SL_KV_INT1, 3, 1, 96, 2, true, {200}, {3}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT3, 8, 2, 128, 9, true, {200, 330}, {3, 5}, 0, true, 0},
     // windows: of one slot, within a page, over several, longer than the session; packed pages under them
     {SL_KV_F32, SL_KV_F32, 2, 2, 24, 70, false, {70, 200}, {0, 0}, 1, true, 0},
     {SL_KV_F16, SL_KV_F16, 4, 2, 64, 90, false, {300, 300}, {0, 0}, 37, false, 0},

@@ -17,7 +17,7 @@ static enum sl_status parse_name(const char *text, enum sl_kv_format *format_out
     return sl_fail(
         err, SL_ERR_INVALID,
         "recipe: format=%.40s is unknown; formats: %sa pair such as k4v2 (bits of keys and of values: two of 16, "
-        "8, 4 and 2), or per layer: f16/0-1:int4/2-:int2, f16/dense:int2",
+        "8, 4, 3 and 2), or per layer: f16/0-1:int4/2-:int2, f16/dense:int2",
         text, names);
 }
 
@@ -84,8 +84,8 @@ static enum sl_status parse_bits(const struct sl_field *field, const char *what,
             return SL_OK;
         }
     }
-    return sl_fail(err, SL_ERR_INVALID, "recipe: %s%.40s: expected 1, 2, 4 or 8", what, text);
+    return sl_fail(err, SL_ERR_INVALID, "recipe: %s%.40s: expected 1, 2, 3, 4 or 8", what, text);
 }
 
 const struct sl_kind sl_kind_format = {"FORMAT FORMAT/LAYERS:FORMAT", ':', parse_format, put_format};
-const struct sl_kind sl_kind_bits = {"1 2 4 8", ':', parse_bits, NULL};
+const struct sl_kind sl_kind_bits = {"1 2 3 4 8", ':', parse_bits, NULL};

@@ -135,6 +135,12 @@ GPU_DEVICE uint32_t encode(float x, const code_group &g) {
     return !(t > 0.0f) ? 0u : t >= g.top ? (uint32_t)g.top : (uint32_t)rintf(t);
 }
 
+// Returns the code whose first bit is bit `at` of a row; codes of 3 bits cross bytes.
+GPU_DEVICE uint32_t code_at(const uint8_t *row, uint32_t at, int bits) {
+    uint32_t next = at % 8 + (uint32_t)bits > 8 ? row[at / 8 + 1] : 0;
+    return (row[at / 8] | next << 8) >> at % 8 & ((1u << bits) - 1);
+}
+
 // --- rows: channels [c, c + 8) of slot j of a page, c a multiple of 8 ------------------------------------------------
 
 GPU_DEVICE void read_k8(const sl_page_layout *layout, const char *page, uint32_t j, int c, float (&out)[8]) {
@@ -143,12 +149,12 @@ GPU_DEVICE void read_k8(const sl_page_layout *layout, const char *page, uint32_t
         return;
     }
     int bits = bits_of(layout->k_format);
-    uint32_t at = j * (uint32_t)bits, mask = (1u << bits) - 1; // codes are stored channel by channel
     const uint32_t *pairs = (const uint32_t *)(page + layout->k_scale) + c;
     GPU_UNROLL
     for (int i = 0; i < 8; i++) {
+        // codes are stored channel by channel
         const uint8_t *row = (const uint8_t *)page + layout->k + (c + i) * (SL_PAGE_SLOTS / 8) * bits;
-        out[i] = decode((uint32_t)row[at / 8] >> at % 8 & mask, pairs[i]);
+        out[i] = decode(code_at(row, j * (uint32_t)bits, bits), pairs[i]);
     }
 }
 
@@ -163,7 +169,7 @@ GPU_DEVICE void read_v8(const sl_page_layout *layout, const char *page, uint32_t
     uint32_t pair = ((const uint32_t *)(page + layout->v_scale))[j * (uint32_t)(d / group) + (uint32_t)(c / group)];
     GPU_UNROLL
     for (int i = 0; i < 8; i++) {
-        out[i] = decode((uint32_t)codes[i * bits / 8] >> i * bits % 8 & ((1u << bits) - 1), pair);
+        out[i] = decode(code_at(codes, (uint32_t)(i * bits), bits), pair);
     }
 }
 

@@ -6,7 +6,8 @@
 
 #include "lab/random.h"
 
-static const char *const formats[SL_WORLD_FORMATS] = {"f16", "int8", "int4", "int2", "int1", "k8v4", "k4v2"};
+static const char *const formats[SL_WORLD_FORMATS] = {"f16",  "int8", "int4", "int2", "int1",
+                                                      "k8v4", "k4v2", "k4v3", "int3"};
 
 // Allocates device memory; NULL: exhausted.
 static void *take(struct sl_world *w, size_t bytes) {

@@ -7,7 +7,7 @@
 
 #include "engine/runtime/runtime.h"
 
-#define SL_WORLD_FORMATS 7 // formats of pages: f16, int8, int4, int2, int1, k8v4, k4v2
+#define SL_WORLD_FORMATS 9 // formats of pages: f16, int8, int4, int2, int1, k8v4, k4v2, k4v3, int3
 
 struct sl_world_shape {
     int64_t rows, slots; // slots: of every head, including the rows' own; a multiple of SL_PAGE_SLOTS

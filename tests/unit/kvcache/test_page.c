@@ -16,7 +16,7 @@ static void test_format_names_round_trip(void **state) {
         assert_int_equal(sl_kv_format_parse(sl_kv_format_name((enum sl_kv_format)f), &format), SL_OK);
         assert_int_equal(format, f);
     }
-    assert_int_equal(sl_kv_format_parse("int3", &format), SL_ERR_INVALID);
+    assert_int_equal(sl_kv_format_parse("int5", &format), SL_ERR_INVALID);
     assert_int_equal(sl_kv_format_parse("k4v4", &format), SL_ERR_INVALID); // that is int4
     for (size_t i = 0; i < N_PAIRS; i++) {
         assert_int_equal(sl_kv_format_parse(sl_kv_format_name(pairs[i]), &format), SL_OK);
@@ -48,6 +48,9 @@ static void test_layout_has_the_sizes_of_the_drawing(void **state) {
     assert_int_equal(sl_kv_format_parse("k4v2", &pair), SL_OK);
     assert_int_equal(sl_page_layout_init(&l, pair, 128, 0, true), SL_OK);
     assert_int_equal(l.bytes, 64 * 128 / 2 + 128 * 4 + 64 * 128 / 4 + 64 * 2 * 4 + 64 * 4);
+    assert_int_equal(sl_kv_format_parse("k4v3", &pair), SL_OK); // 3 bytes hold 8 codes of 3 bits
+    assert_int_equal(sl_page_layout_init(&l, pair, 128, 0, true), SL_OK);
+    assert_int_equal(l.bytes, 64 * 128 / 2 + 128 * 4 + 64 * 128 / 8 * 3 + 64 * 2 * 4 + 64 * 4);
     assert_int_equal(sl_kv_format_parse("k16v2", &pair), SL_OK); // floats have no scales
     assert_int_equal(sl_page_layout_init(&l, pair, 64, 1, false), SL_OK);
     assert_int_equal(l.bytes, 64 * 64 * 2 + 64 * 64 / 4 + 64 * 4 + 64 * 4);

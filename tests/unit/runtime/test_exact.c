@@ -140,7 +140,11 @@ static char *capsule_of(const char *device, enum sl_kv_format format, size_t *by
 }
 
 static void test_capsules_of_exact_operations_are_equal_to_the_bit(void **state) {
-    static const enum sl_kv_format formats[] = {SL_KV_INT8, SL_KV_INT4, SL_KV_INT2, SL_KV_INT1};
+    static const enum sl_kv_format formats[] = {
+#define X(name, ...) SL_KV_##name,
+        SL_KV_CODE_FORMATS(X)
+#undef X
+    };
     (void)state;
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         size_t here_bytes, there_bytes;

@@ -35,7 +35,7 @@ static inline __m256i encode(__m256 x, const struct groups *g, __m256 top) {
 static inline __attribute__((always_inline)) bool quantize_channels(const struct sl_page_layout *work, const char *k,
                                                                     const struct sl_page_layout *packed, size_t i,
                                                                     int bits, char *out) {
-    enum { WORD = 32 };
+    enum { WORD_BITS = 32 };
     size_t d = (size_t)work->head_dim, row_bytes = sl_row_bytes(SL_PAGE_SLOTS, bits);
     __m256 x[SL_PAGE_SLOTS], min = sl_avx2_load8(k, i, work->format), max = min, strange = _mm256_setzero_ps();
     for (size_t j = 0; j < SL_PAGE_SLOTS; j++) {
@@ -55,17 +55,22 @@ static inline __attribute__((always_inline)) bool quantize_channels(const struct
     _mm_storeu_si128(pairs + 1, _mm_unpackhi_epi16(scale, zero));
     const struct groups g = {_mm256_cvtph_ps(scale), _mm256_cvtph_ps(zero)};
     char *rows = out + packed->k + i * row_bytes;
-    for (size_t word = 0; word < row_bytes / sizeof(uint32_t); word++) {
-        __m256i codes = _mm256_setzero_si256();
-        for (int t = 0; t < WORD / bits; t++) {
-            __m256i code = encode(x[word * (size_t)(WORD / bits) + (size_t)t], &g, top);
-            codes = _mm256_or_si256(codes, _mm256_slli_epi32(code, t * bits));
+    __m256i codes = _mm256_setzero_si256();
+    for (int j = 0, at = 0; j < SL_PAGE_SLOTS; j++) {
+        __m256i code = encode(x[j], &g, top);
+        codes = _mm256_or_si256(codes, _mm256_slli_epi32(code, at));
+        at += bits;
+        if (at < WORD_BITS) {
+            continue;
         }
         _Alignas(32) uint32_t words[8];
         _mm256_store_si256((__m256i *)words, codes);
         for (size_t c = 0; c < 8; c++) {
-            memcpy(rows + c * row_bytes + word * sizeof *words, &words[c], sizeof *words);
+            memcpy(rows + c * row_bytes, &words[c], sizeof *words);
         }
+        rows += sizeof *words;
+        at -= WORD_BITS;
+        codes = _mm256_srli_epi32(code, bits - at); // its bits that belong to the next word
     }
     return true;
 }
@@ -155,6 +160,8 @@ static inline __attribute__((always_inline)) bool quantize_values(const struct s
         return quantize(work, page, packed, 8, out);                                                                   \
     case 4:                                                                                                            \
         return quantize(work, page, packed, 4, out);                                                                   \
+    case 3:                                                                                                            \
+        return quantize(work, page, packed, 3, out);                                                                   \
     case 2:                                                                                                            \
         return quantize(work, page, packed, 2, out);                                                                   \
     case 1:                                                                                                            \

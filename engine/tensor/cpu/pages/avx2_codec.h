@@ -5,7 +5,7 @@
  *
  * Design: a format is a constant in every call, so each call becomes the code of one format. A format that has no code
  *         here is read and written by way of the reference (ref_codec.h). x^ = fma(number, scale, zero) in all cases.
- *         Codes of one or two bits stand for at most four values, which are looked up instead.
+ *         Codes of up to three bits stand for at most eight values, which are looked up instead.
  */
 #pragma once
 
@@ -69,7 +69,8 @@ static inline __attribute__((always_inline)) void sl_avx2_store8(char *part, siz
 
 // Returns the bits of codes that are the integers from 0 on; 0 for other formats, which the reference quantizes.
 static inline int sl_avx2_integer_bits(enum sl_kv_format format) {
-    bool known = format == SL_KV_INT8 || format == SL_KV_INT4 || format == SL_KV_INT2 || format == SL_KV_INT1;
+    bool known = format == SL_KV_INT8 || format == SL_KV_INT4 || format == SL_KV_INT3 || format == SL_KV_INT2 ||
+                 format == SL_KV_INT1;
     return known ? sl_kv_format_bits(format) : 0;
 }
 
@@ -81,14 +82,16 @@ static inline float sl_avx2_decode(const uint8_t *row, size_t e, enum sl_kv_form
 // The values that a group of codes stands for.
 struct sl_avx2_codebook {
     __m256 scale, zero;
-    __m256 values; // values of the codes 0..3 (of 0, 1, 0, 1 for one bit), in both halves
+    __m256 values; // of the codes, repeated, so that bits above a code do not matter
 };
 
 static inline __attribute__((always_inline)) struct sl_avx2_codebook sl_avx2_codebook(const uint16_t *pair,
                                                                                       enum sl_kv_format format) {
     struct sl_avx2_codebook b = {_mm256_set1_ps(_cvtsh_ss(pair[0])), _mm256_set1_ps(_cvtsh_ss(pair[1])),
                                  _mm256_setzero_ps()};
-    if (format == SL_KV_INT2) {
+    if (format == SL_KV_INT3) {
+        b.values = _mm256_fmadd_ps(_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7), b.scale, b.zero);
+    } else if (format == SL_KV_INT2) {
         b.values = _mm256_fmadd_ps(_mm256_setr_ps(0, 1, 2, 3, 0, 1, 2, 3), b.scale, b.zero);
     } else if (format == SL_KV_INT1) {
         b.values = _mm256_fmadd_ps(_mm256_setr_ps(0, 1, 0, 1, 0, 1, 0, 1), b.scale, b.zero);
@@ -113,7 +116,7 @@ sl_avx2_decode8(const uint8_t *row, size_t n, enum sl_kv_format format, const st
         __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(row + 8 * n)));
         return _mm256_fmadd_ps(_mm256_cvtepi32_ps(codes), b->scale, b->zero);
     }
-    if (format != SL_KV_INT4 && format != SL_KV_INT2 && format != SL_KV_INT1) {
+    if (sl_avx2_integer_bits(format) == 0) {
         return sl_avx2_decode8_by_reference(row, n, format, b);
     }
     int bits = sl_kv_format_bits(format);
@@ -121,6 +124,9 @@ sl_avx2_decode8(const uint8_t *row, size_t n, enum sl_kv_format format, const st
     memcpy(&word, row + n * (size_t)bits, (size_t)bits);
     const __m256i shifts = _mm256_setr_epi32(0, bits, 2 * bits, 3 * bits, 4 * bits, 5 * bits, 6 * bits, 7 * bits);
     __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32((int)word), shifts); // the code is in the low bits
+    if (format == SL_KV_INT3) {
+        return _mm256_permutevar8x32_ps(b->values, codes); // reads only the low three bits
+    }
     if (format != SL_KV_INT4) {
         return _mm256_permutevar_ps(b->values, codes); // reads only the low two bits
     }

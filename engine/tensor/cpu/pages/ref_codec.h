@@ -48,14 +48,19 @@ static inline void sl_ref_write_float(enum sl_kv_format format, char *part, size
 // --- codes: a row is a sequence of codes, least significant bits first -----------------------------------------------
 
 static inline void sl_ref_put_code(uint8_t *row, int e, enum sl_kv_format format, unsigned code) {
-    int at = e * sl_kv_format_bits(format);                  // the bits of a code divide 8
-    row[at / 8] = (uint8_t)(row[at / 8] | code << (at % 8)); // the row was zeroed
+    int bits = sl_kv_format_bits(format), at = e * bits;
+    unsigned shifted = code << (at % 8);
+    row[at / 8] = (uint8_t)(row[at / 8] | shifted); // the row was zeroed
+    if (at % 8 + bits > 8) {
+        row[at / 8 + 1] = (uint8_t)(row[at / 8 + 1] | shifted >> 8);
+    }
 }
 
 // Returns the number that element e stands for before scale and zero.
 static inline float sl_ref_number(const uint8_t *row, int e, enum sl_kv_format format) {
     int bits = sl_kv_format_bits(format), at = e * bits;
-    return (float)((unsigned)row[at / 8] >> (at % 8) & ((1u << bits) - 1u));
+    unsigned next = at % 8 + bits > 8 ? row[at / 8 + 1] : 0u;
+    return (float)((row[at / 8] | next << 8) >> (at % 8) & ((1u << bits) - 1u));
 }
 
 // Returns x^ = number * scale + zero, see page.h.

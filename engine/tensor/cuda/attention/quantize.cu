@@ -45,13 +45,16 @@ GPU_DEVICE void quantize_k(const sl_page_layout *work, const char *page, const s
         gpu::code_group g = gpu::group_of(min, max, bits);
         uint32_t *codes = (uint32_t *)(out + packed->k) + c * 2 * bits;
         ((uint32_t *)(out + packed->k_scale))[c] = g.pair;
-        for (int j = 0; j < SL_PAGE_SLOTS; j += 32 / bits) { // a word of codes
-            uint32_t word = 0;
-            for (int e = 0; e < 32 / bits; e++) {
-                word |= gpu::encode(gpu::read_float(work->format, page + work->k, (size_t)((j + e) * d + c)), g)
-                        << e * bits;
+        uint64_t next = 0; // codes that are not written yet
+        for (int j = 0, n_bits = 0; j < SL_PAGE_SLOTS; j++) {
+            uint32_t code = gpu::encode(gpu::read_float(work->format, page + work->k, (size_t)(j * d + c)), g);
+            next |= (uint64_t)code << n_bits;
+            n_bits += bits;
+            if (n_bits >= 32) {
+                *codes++ = (uint32_t)next;
+                next >>= 32;
+                n_bits -= 32;
             }
-            codes[j * bits / 32] = word;
         }
     }
 }
@@ -70,7 +73,9 @@ GPU_DEVICE void put_codes8(char *at, int bits, const uint32_t (&codes)[8]) {
     } else if (bits == 2) {
         *(uint16_t *)at = (uint16_t)all;
     } else {
-        *(uint8_t *)at = (uint8_t)all;
+        for (int byte = 0; byte < bits; byte++) {
+            at[byte] = (char)(all >> 8 * byte);
+        }
     }
 }
 

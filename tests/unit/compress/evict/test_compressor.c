@@ -137,7 +137,7 @@ static void check_decode_bytes(const struct drive *drive, int n_new) {
 }
 
 static void random_recipe_text(char *text, size_t bytes, const struct sl_kv_geometry *g, int64_t n_prompt) {
-    static const char *const formats[] = {"f32", "f16", "bf16", "int8", "int4", "int2", "int1"};
+    static const char *const formats[] = {"f32", "f16", "bf16", "int8", "int4", "int3", "int2", "int1"};
     char eviction[200] = "full", scope[64] = "", ranges[64] = "";
     if (rand() % 4 != 0) {
         int sinks = rand() % 3 ? rand() % 6 : 0;
@@ -169,9 +169,9 @@ static void random_recipe_text(char *text, size_t bytes, const struct sl_kv_geom
                  rand() % 3 ? "chunk" : "end");
     }
     if (rand() % 3 == 0) {
-        snprintf(ranges, sizeof ranges, "/%d-:%s", rand() % g->n_layers, formats[rand() % 7]);
+        snprintf(ranges, sizeof ranges, "/%d-:%s", rand() % g->n_layers, formats[rand() % 8]);
     }
-    snprintf(text, bytes, "%s,format=%s%s,positions=%s,chunk=%d", eviction, formats[rand() % 7], ranges,
+    snprintf(text, bytes, "%s,format=%s%s,positions=%s,chunk=%d", eviction, formats[rand() % 8], ranges,
              rand() % 2 ? "slot" : "original", 64 * (1 + rand() % 2));
 }
 

@@ -27,11 +27,11 @@ static const char *pick(const char *const *words, int n) {
 
 // Any axes; many do not fit each other, and are refused before anything is driven.
 static void random_text(char *text, size_t bytes) {
-    static const char *const formats[] = {"f32", "f16", "bf16", "int8", "int4", "int2", "int1"};
+    static const char *const formats[] = {"f32", "f16", "bf16", "int8", "int4", "int3", "int2", "int1"};
     char format[64], budget[32];
-    snprintf(format, sizeof format, "%s%s%s", pick(formats, 7), rand() % 2 ? PICK("/0-0:", "/1-:", "/dense:") : "", "");
+    snprintf(format, sizeof format, "%s%s%s", pick(formats, 8), rand() % 2 ? PICK("/0-0:", "/1-:", "/dense:") : "", "");
     if (format[strlen(format) - 1] == ':') {
-        strcat(format, pick(formats, 7));
+        strcat(format, pick(formats, 8));
     }
     if (rand() % 8 == 0) {
         snprintf(text, bytes, "place=offload/%s,scope=sinks:4+recent:8,topk=16,channels=4,format=%s",

@@ -81,7 +81,7 @@ static void test_recipe_refuses_bad_grammar(void **state) {
         {"budget=20%x", SL_ERR_INVALID, "budget=20%x"},
         {"budget=99999999999999999999", SL_ERR_INVALID, "expected a whole number from 1 to 16777216"},
         {"when=", SL_ERR_INVALID, "when= is unknown"},
-        {"format=int3", SL_ERR_INVALID, "format=int3 is unknown; formats: f32, f16"},
+        {"format=int5", SL_ERR_INVALID, "format=int5 is unknown; formats: f32, f16"},
         {"format=f16/0-1", SL_ERR_INVALID, "expected FROM-TO:FORMAT"},
         {"format=f16/1:int4", SL_ERR_INVALID, "expected FROM-TO:FORMAT"},
         {"format=f16/3-1:int4", SL_ERR_INVALID, "last layer 1: expected a whole number from 3"},
@@ -116,11 +116,11 @@ static void test_recipe_refuses_bad_grammar(void **state) {
         {"evicted=merge:1.5", SL_ERR_INVALID, "evicted=merge:1.5: expected a weight"},
         {"evicted=drop:0.5", SL_ERR_INVALID, ": may not follow drop"},
         {"evicted=sold", SL_ERR_INVALID, "values: drop, merge"},
-        {"format=f16/dense:int3", SL_ERR_INVALID, "format=int3 is unknown"},
+        {"format=f16/dense:int5", SL_ERR_INVALID, "format=int5 is unknown"},
         {"format=f16/dense:int2/0-1:int4", SL_ERR_INVALID, "nothing may follow dense; name it last"},
         {"format=f16/sparse:int2", SL_ERR_INVALID, "or dense:FORMAT"},
-        {"bits=3", SL_ERR_INVALID, "bits=3: expected 1, 2, 4 or 8"},
-        {"bits=", SL_ERR_INVALID, "expected 1, 2, 4 or 8"},
+        {"bits=5", SL_ERR_INVALID, "bits=5: expected 1, 2, 3, 4 or 8"},
+        {"bits=", SL_ERR_INVALID, "expected 1, 2, 3, 4 or 8"},
         {"place=offload", SL_ERR_INVALID, "expected offload/LAYERS, e.g. offload/1- or offload/sparse"},
         {"place=offload:1-", SL_ERR_INVALID, ": may not follow offload"},
         {"place=offload/dense", SL_ERR_INVALID, "place=...dense: expected layers joined by '+': N, N-M or N-"},
@@ -432,7 +432,7 @@ static void test_a_pair_has_two_formats(void **state) {
     struct sl_recipe recipe;
     struct sl_error err = {0};
     assert_int_equal(sl_recipe_parse("format=k4v4", &recipe, &err), SL_ERR_INVALID); // that is int4
-    assert_non_null(strstr(err.text, "two of 16, 8, 4 and 2"));
+    assert_non_null(strstr(err.text, "two of 16, 8, 4, 3 and 2"));
 }
 
 int main(void) {

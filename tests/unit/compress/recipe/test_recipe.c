@@ -332,8 +332,8 @@ static bool one_in(int n) {
     return rand() % n == 0;
 }
 
-static enum sl_kv_format random_format(void) { // of both halves, or a pair: 12 from 32 on
-    int format = rand() % (SL_KV_N_FORMATS + 12);
+static enum sl_kv_format random_format(void) { // of both halves, or a pair: 20 from 32 on
+    int format = rand() % (SL_KV_N_FORMATS + 20);
     format += format < SL_KV_N_FORMATS ? 0 : 32 - SL_KV_N_FORMATS;
     return sl_kv_format_is_of_page((enum sl_kv_format)format) ? (enum sl_kv_format)format : random_format();
 }
