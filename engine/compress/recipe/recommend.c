@@ -21,7 +21,7 @@ static const struct sl_recommendation recommendations[] = {
 static const struct sl_recommendation for_later[] = {
     {1, "full", false, "0"},
     {0.55, "full,format=int8", false, "3.3 [0.0, 7.2]"},
-    {0.30, "full,format=int4", false, "4.7 [1.1, 9.3]"},
+    {0.30, "full,format=int4", false, "4.0 [0.6, 8.0]"},
     {0.17, "kvzip,heads=pages,budget=0.56,format=int4", false, "3.9 [-0.7, 8.7]"},
     {0.10, "kvzip,heads=pages,budget=0.33,format=int4", false, "7.0 [1.1, 13.6]"},
     {0.07, "kvzip,heads=pages,budget=0.2,format=int4", false, "8.7 [3.0, 14.6]"},
