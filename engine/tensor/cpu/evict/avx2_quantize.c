@@ -154,20 +154,18 @@ static inline __attribute__((always_inline)) bool quantize_values(const struct s
 
 // Quantizes a half by `quantize`, inlined for the number of bits, or copies its floats. Returns false if the half is the
 // reference's: it holds a NaN, or has another format.
+#define QUANTIZE_CASE(name, word, wire, bits, index, quantize)                                                         \
+    case SL_KV_##name:                                                                                                 \
+        if (sl_avx2_integer_bits(SL_KV_##name) > 0) {                                                                  \
+            return quantize(work, page, packed, bits, out);                                                            \
+        }                                                                                                              \
+        return false;
 #define WITH_BITS(half_format, quantize, part)                                                                         \
-    switch (sl_avx2_integer_bits(half_format)) {                                                                       \
-    case 8:                                                                                                            \
-        return quantize(work, page, packed, 8, out);                                                                   \
-    case 4:                                                                                                            \
-        return quantize(work, page, packed, 4, out);                                                                   \
-    case 3:                                                                                                            \
-        return quantize(work, page, packed, 3, out);                                                                   \
-    case 2:                                                                                                            \
-        return quantize(work, page, packed, 2, out);                                                                   \
-    case 1:                                                                                                            \
-        return quantize(work, page, packed, 1, out);                                                                   \
-    }                                                                                                                  \
-    return (half_format) == work->format && copy_half(work, page + work->part, out + packed->part);
+    switch (half_format) {                                                                                             \
+        SL_KV_CODE_LIST(QUANTIZE_CASE, quantize)                                                                       \
+    default:                                                                                                           \
+        return (half_format) == work->format && copy_half(work, page + work->part, out + packed->part);                \
+    }
 
 static bool copy_half(const struct sl_page_layout *work, const char *from, char *to) {
     memcpy(to, from, SL_PAGE_SLOTS * sl_row_bytes(work->head_dim, sl_kv_format_bits(work->format)));
