@@ -38,7 +38,7 @@ struct adding {
     struct sl_document *document;       // a reference
     struct sl_document_reading reading; // the job
     Sluice__V1__TokenIds tokens;        // owned: the prompt
-    int64_t planned_bytes;              // of its capsule
+    int64_t planned_bytes;              // of its capsule and offloaded layers
     Sluice__V1__Kept kept;              // as the job reported it
     bool is_there;                      // an earlier call has added the same document
 };
@@ -66,7 +66,8 @@ static enum sl_status hold_tokens(struct adding *adding, struct sl_error *err) {
     return sl_call_memory_hold(adding->memory, (sizeof(int32_t) + 1) * strlen(adding->asked->text), err);
 }
 
-// Cuts the prompt to what questions on the text begin with, if the recipe evicts: the capsule cannot be cut afterwards.
+// Cuts the prompt to what questions on the text begin with, if the recipe evicts or offloads: neither the capsule nor the
+// last segment can be cut afterwards.
 static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     const struct sl_recipe *recipe = &spec->parsed_recipe;
@@ -76,11 +77,11 @@ static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec
             "recipe: a document is kept for questions that come later, and %.200s %s; for example " SL_DOCUMENT_RECIPE
             " or kvzip,format=int4",
             adding->asked->recipe,
-            sl_recipe_offloads(recipe)       ? "leaves layers in stores, which keep them for a job alone"
+            sl_recipe_offloads(recipe) ? "evicts before it offloads, so that only the same prompt finds the slots again"
             : sl_recipe_serves_later(recipe) ? "evicts again for each, unless it has format=int8, int4 or int2"
                                              : "evicts for the first one");
     }
-    if (!sl_recipe_evicts(recipe)) {
+    if (!sl_recipe_evicts(recipe) && !sl_recipe_offloads(recipe)) {
         return SL_OK;
     }
     bool chat = adding->reading.request.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
@@ -91,17 +92,35 @@ static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec
     return status == SL_OK ? sl_demand_make(recipe, &geometry, spec->n_tokens, 1, &spec->demand, err) : status;
 }
 
+// Refuses what stores cannot keep of a recipe that offloads: they copy capsules alone.
+static enum sl_status check_offloaded(const struct adding *adding, const struct sl_job_spec *spec,
+                                      struct sl_error *err) {
+    if (spec->demand.offloaded.n == 0) {
+        return SL_OK;
+    }
+    SL_FAIL_IF(adding->asked->replicas > 1, err, SL_ERR_INVALID,
+               "replicas: %.200s offloads layers, which one store keeps: leave replicas out, or choose a recipe that "
+               "offloads nothing, such as " SL_DOCUMENT_RECIPE,
+               spec->recipe);
+    SL_FAIL_IF(spec->demand.offloaded.replicas > 1, err, SL_ERR_INVALID,
+               "recipe: one store keeps the offloaded layers of a document: leave replicas=%d out of %.200s",
+               spec->demand.offloaded.replicas, spec->recipe);
+    return SL_OK;
+}
+
 // Fills in the document from the checked job, and takes its tokens as the job's prompt.
 static enum sl_status make_document(struct adding *adding, struct sl_job_spec *spec, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     const Sluice__V1__AddDocumentRequest *asked = adding->asked;
     SL_TRY(cut_prompt(adding, spec, err));
+    SL_TRY(check_offloaded(adding, spec, err));
     // Prefill continues from whole blocks, and from no fewer tokens than a chunk (net/store/store.h).
-    SL_FAIL_IF(spec->demand.n_prefill_tokens / SL_PREFIX_BLOCK * SL_PREFIX_BLOCK < spec->parsed_recipe.chunk_tokens,
-               err, SL_ERR_INVALID,
-               "text: %" PRId64 " tokens are no document, of which at least a chunk (%" PRId64
-               " tokens) is reused; put them into the question",
-               spec->n_tokens, (int64_t)spec->parsed_recipe.chunk_tokens);
+    int64_t unit = spec->demand.offloaded.n > 0 ? spec->demand.offloaded_unit : SL_PREFIX_BLOCK,
+            chunk = spec->parsed_recipe.chunk_tokens, least = chunk > unit ? chunk : unit;
+    SL_FAIL_IF(spec->demand.n_prefill_tokens / unit * unit < least, err, SL_ERR_INVALID,
+               "text: %" PRId64 " tokens are no document, of which at least %" PRId64
+               " are reused at once; put them into the question",
+               spec->n_tokens, least);
     SL_TRY(sl_document_create(sl_rpc_call_identity(adding->call)->tenant, asked->name, asked->text, &adding->document,
                               err));
     struct sl_document *document = adding->document;
@@ -116,7 +135,11 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     document->salt_proof = sl_salted_hash(&spec->salt, document->name, strlen(document->name));
     document->first_key = spec->n_keys > 0 ? spec->keys[0] : 0;
     document->n_tokens = spec->n_tokens;
-    document->capsule_bytes = adding->planned_bytes = spec->demand.capsule_bytes;
+    document->capsule_bytes = spec->demand.capsule_bytes;
+    document->n_offloaded_heads = spec->demand.offloaded.n;
+    document->scan = spec->demand.scan;
+    document->offloaded_bytes = spec->demand.offloaded.bytes * spec->demand.offloaded.n;
+    adding->planned_bytes = sl_document_bytes(document);
     document->created_ms = sl_wall_ms();
     document->expires_ms = asked->keep_ms > 0 ? document->created_ms + asked->keep_ms : 0;
     document->replicas = asked->replicas > 0 ? asked->replicas : 1;

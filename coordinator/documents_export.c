@@ -219,6 +219,10 @@ static enum sl_status check_document(const struct exporting *exporting, struct s
 }
 
 static enum sl_status send_document(struct exporting *exporting, struct sl_error *err) {
+    SL_FAIL_IF(exporting->document->n_offloaded_heads > 0, err, SL_ERR_PRECONDITION,
+               "%s was read under %.200s, whose offloaded layers have no file: add its text on the other cluster, or "
+               "under a recipe that offloads nothing, such as " SL_DOCUMENT_RECIPE,
+               exporting->document->name, exporting->document->recipe);
     SL_TRY(check_document(exporting, err));
     SL_TRY(make_head(exporting, err));
     SL_TRY(sl_exported_writer_init(&exporting->writer, send_bytes, exporting, err));

@@ -185,6 +185,11 @@ static enum sl_status plan(struct importing *importing, struct sl_error *err) {
                "the file was read for chats, and this cluster's model has no template");
     enum sl_status status =
         sl_coordinator_plan_document(&importing->memory, &asked, &importing->document, &importing->tokens, err);
+    if (status == SL_OK && importing->document->n_offloaded_heads > 0) {
+        status =
+            sl_fail(err, SL_ERR_PRECONDITION,
+                    "the file is of %.200s, whose offloaded layers have no file: add the text instead", head->recipe);
+    }
     uint8_t sha256[SL_SHA256_BYTES];
     SL_THEN(status, sl_sha256(importing->tokens, (size_t)importing->document->n_tokens * sizeof *importing->tokens,
                               sha256, err));

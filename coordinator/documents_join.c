@@ -66,6 +66,13 @@ static enum sl_status check_documents(const struct sl_coordinator *coordinator,
                 "add one of them again, or have the texts read again (no_reuse, by HTTP \"reuse\": false)",
                 first->name, first->recipe, document->name, document->recipe);
         }
+        if (!request->no_reuse && document->n_offloaded_heads > 0) {
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "documents: %s was read under %s, which offloads layers: it is asked alone; add it again under another "
+                "recipe, or have the texts read again (no_reuse, by HTTP \"reuse\": false)",
+                document->name, document->recipe);
+        }
         if (!request->no_reuse && sl_document_is_compacted(document)) {
             return sl_fail(
                 err, SL_ERR_INVALID,

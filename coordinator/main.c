@@ -113,7 +113,8 @@ static const struct sl_option options[] = {
     {"max-documents", 0, SL_OPTION_INT, "64", "N", "documents of one tenant (`sluice doc`)", FIELD(max_documents), 0,
      4096},
     {"document-bytes", 0, SL_OPTION_SIZE, "1G", "BYTES",
-     "capsules and texts of one tenant's documents; of a store's arena, or its larger disk, half may be documents",
+     "capsules, offloaded layers and texts of one tenant's documents; of a store's arena, or its larger disk, half may "
+     "be documents",
      FIELD(document_bytes), 0, 1e15},
     {"tenant-share", 0, SL_OPTION_INT, "50", "PERCENT",
      "share of --queue, --max-watchers, --kept-jobs, --kept-bytes and memory for unfinished requests (three quarters "

@@ -397,8 +397,8 @@ static enum sl_status open_whole(struct sl_decode *decode, const Sluice__V1__Dec
     int64_t n_tokens = request->whole_tokens, n_prompt = (int64_t)request->prompt->n_ids - 1;
     SL_FAIL_IF(n_tokens < 0 || n_tokens > n_prompt, err, SL_ERR_INVALID, "whole_tokens: %lld of a prompt of %zu tokens",
                (long long)n_tokens, request->prompt->n_ids);
-    SL_FAIL_IF(!sl_recipe_keeps_documents(&answer->recipe), err, SL_ERR_INVALID,
-               "whole_tokens: the recipe evicts again, and other answers share the capsule's pages");
+    SL_FAIL_IF(!sl_recipe_keeps_documents(&answer->recipe) || sl_recipe_offloads(&answer->recipe), err, SL_ERR_INVALID,
+               "whole_tokens: the recipe evicts again, and other answers share the capsule's pages, or it offloads");
     int64_t n_rest = n_prompt - n_tokens;
     Sluice__V1__DecodeRequest first = *request;
     Sluice__V1__TokenIds ids = *request->prompt;

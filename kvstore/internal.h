@@ -25,6 +25,7 @@ struct sl_kvstore {
     struct sl_disk_reader *read_back; // NULL: none
     struct sl_pins *pins;
     struct sl_arrivals *arrivals;
+    struct sl_remote_kv_pins *remote_kv_pins; // of documents
     struct sl_remote_kv_table *remote_kvs;
     struct sl_questions *questions;
     // of the keeper, of the remote KVs' builder and of the disk's thread

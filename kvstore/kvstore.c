@@ -94,8 +94,9 @@ static enum sl_status open_remote_kvs(struct sl_kvstore *kvstore, const struct s
     enum sl_status status = sl_runtime_open(&runtime, &node->runtime, err);
     if (status == SL_OK) {
         kvstore->building = (struct sl_progress_counter){.name = "builder", .n_waiting = 1, .team = node->runtime.team};
-        struct sl_remote_kv_table_config remote_kvs = {&kvstore->room,        node->runtime.ops,  node->runtime.team,
-                                                       node->config.lease_ms, &kvstore->building, node->fabric};
+        struct sl_remote_kv_table_config remote_kvs = {&kvstore->room,         node->runtime.ops,  node->runtime.team,
+                                                       node->config.lease_ms,  &kvstore->building, node->fabric,
+                                                       kvstore->remote_kv_pins};
         status = sl_remote_kv_table_create(&remote_kvs, &kvstore->remote_kvs, err);
     }
     if (status == SL_OK) {
@@ -235,6 +236,8 @@ enum sl_status sl_kvstore_run(const struct sl_node_config *node_config, struct s
         status = sl_kv_segments_create(config->keep_ms, &kvstore.segments, err);
     }
     sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.capsule_cache, kvstore.segments);
+    SL_THEN(status, sl_remote_kv_pins_create(kvstore.segments, (size_t)node.arena_bytes / SL_PROTECTED_SHARE,
+                                             &kvstore.remote_kv_pins, err));
     SL_THEN(status, open_capsules(&kvstore, config, err));
     SL_THEN(status, open_remote_kvs(&kvstore, config, err));
     SL_THEN(status, serve(&kvstore, err));
@@ -243,6 +246,7 @@ enum sl_status sl_kvstore_run(const struct sl_node_config *node_config, struct s
     sl_read_back_destroy(&kvstore.read_back);
     sl_disk_close(&kvstore.disk, sl_deadline_in_ms(kvstore.node.config.grace_ms));
     close_remote_kvs(&kvstore);
+    sl_remote_kv_pins_destroy(&kvstore.remote_kv_pins);
     sl_room_cleanup(&kvstore.room);
     sl_kv_segments_destroy(&kvstore.segments);
     sl_capsule_cache_destroy(&kvstore.capsule_cache);

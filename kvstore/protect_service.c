@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handler of Store.Protect: the coordinator names the capsules of all documents.
+// The handler of Store.Protect: the coordinator names the capsules of all documents, and what their recipes offload.
 #include <stdlib.h>
 
 #include "kvstore/internal.h"
@@ -20,14 +20,14 @@ static enum sl_status read_keys(const Sluice__V1__ProtectRequest *request, struc
 }
 
 // Has one capsule read back that only the disk holds, so that its first question need not wait; the next call chooses
-// the next one. Protected capsules in memory take at most their share of the arena.
+// the next one. What is protected takes at most its share of the arena.
 static void read_back(struct sl_kvstore *kvstore, const Sluice__V1__ProtectRequest *request,
                       const struct sl_capsule_id *ids, const Sluice__V1__ProtectedCapsule *capsules) {
     struct sl_arena_stats arena;
     sl_arena_get_stats(kvstore->room.arena, &arena);
     int64_t left_bytes = (int64_t)(arena.capacity_bytes / SL_PROTECTED_SHARE);
     for (size_t i = 0; i < request->n_keys; i++) {
-        left_bytes -= capsules[i].memory_bytes;
+        left_bytes -= capsules[i].memory_bytes + capsules[i].remote_kv_bytes;
     }
     bool is_taken = false;
     for (size_t i = 0; i < request->n_keys && !is_taken; i++) {
@@ -36,6 +36,10 @@ static void read_back(struct sl_kvstore *kvstore, const Sluice__V1__ProtectReque
             is_taken = sl_read_back_offer(kvstore->read_back, &whole);
         }
     }
+}
+
+static struct sl_document_remote_kv remote_kv_of(const struct sl_capsule_id *id, const Sluice__V1__StoreKey *key) {
+    return (struct sl_document_remote_kv){*id, key->n_lanes, key->scan_format};
 }
 
 // Looks for a capsule in memory and on disk.
@@ -49,6 +53,27 @@ static void look(struct sl_kvstore *kvstore, const struct sl_capsule_id *id,
         sl_capsule_cache_release(kvstore->capsule_cache, stored);
     }
     capsule_out->disk_bytes = sl_disk_holds(kvstore->disk, id);
+}
+
+// Names the documents that offload layers to the pins, and looks for their remote KVs.
+static enum sl_status pin_remote_kvs(struct sl_kvstore *kvstore, const Sluice__V1__ProtectRequest *request,
+                                     const struct sl_capsule_id *ids, Sluice__V1__ProtectedCapsule *capsules,
+                                     struct sl_error *err) {
+    struct sl_document_remote_kv *documents = malloc((request->n_keys + 1) * sizeof *documents);
+    SL_FAIL_IF(!documents, err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
+    size_t n = 0, capsule_bytes = 0;
+    for (size_t i = 0; i < request->n_keys; i++) {
+        documents[n] = remote_kv_of(&ids[i], request->keys[i]);
+        n += documents[n].n_offloaded_heads > 0;
+        capsule_bytes += (size_t)capsules[i].memory_bytes;
+    }
+    enum sl_status status = sl_remote_kv_pins_set(kvstore->remote_kv_pins, documents, n, capsule_bytes, err);
+    free(documents);
+    for (size_t i = 0; i < request->n_keys && n > 0; i++) {
+        const struct sl_document_remote_kv document = remote_kv_of(&ids[i], request->keys[i]);
+        capsules[i].remote_kv_bytes = sl_remote_kv_pins_bytes(kvstore->remote_kv_pins, &document);
+    }
+    return status;
 }
 
 enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -80,6 +105,9 @@ enum sl_status sl_store_handle_protect(void *service, struct sl_rpc_call *call, 
             look(kvstore, &ids[i], &capsules[i]);
             pointers[i] = &capsules[i];
         }
+        status = pin_remote_kvs(kvstore, request, ids, capsules, err);
+    }
+    if (status == SL_OK) {
         read_back(kvstore, request, ids, capsules);
         Sluice__V1__ProtectReply reply = SLUICE__V1__PROTECT_REPLY__INIT;
         reply.n_capsules = n;

@@ -43,6 +43,20 @@ static enum sl_status read_prompt(const Sluice__V1__OpenAnnexRequest *request, s
     return SL_OK;
 }
 
+// Reads the key of the capsule; without one the remote KV is none of a document.
+static enum sl_status read_capsule(const Sluice__V1__StoreKey *key, struct sl_capsule_id *id_out,
+                                   struct sl_error *err) {
+    *id_out = (struct sl_capsule_id){0};
+    if (!key) {
+        return SL_OK;
+    }
+    id_out->model_fingerprint = key->model_fingerprint;
+    id_out->recipe_fingerprint = key->recipe_fingerprint;
+    return sl_hash128_read(key->prefix_hash.data, key->prefix_hash.len, &id_out->prefix_hash)
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "capsule: a prefix hash has %zu bytes", sizeof id_out->prefix_hash);
+}
+
 enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                           struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
@@ -57,10 +71,13 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
                                   .scan = request->scan_format};
     sl_log_set_job(request->job_id);
     struct sl_prompt_hashes prompt;
+    struct sl_capsule_id capsule;
     enum sl_status status = read_prompt(request, &prompt, err);
+    SL_THEN(status, read_capsule(request->capsule, &capsule, err));
     SL_THEN(status, check_scan_load(kvstore, err));
     struct sl_remote_kv_lease lease;
-    SL_THEN(status, sl_remote_kv_table_open(kvstore->remote_kvs, request->job_id, &family, &prompt, &lease, err));
+    SL_THEN(status,
+            sl_remote_kv_table_open(kvstore->remote_kvs, request->job_id, &family, &prompt, &capsule, &lease, err));
     SL_TRY(status);
     Sluice__V1__Annex reply = SLUICE__V1__ANNEX__INIT;
     reply.annex_id = lease.remote_kv_id;

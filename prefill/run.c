@@ -83,7 +83,7 @@ static enum sl_status open_offload(struct sl_prefill_job *job, const Sluice__V1_
     struct sl_offload_config config = {.node = job->prefill->node,
                                        .plan = &job->plan,
                                        .job_id = job->id,
-                                       .model_fingerprint = job->capsule.model_fingerprint,
+                                       .capsule = &job->capsule,
                                        .tokens = job->tokens,
                                        .salt = &job->salt,
                                        .stores = request->stores,

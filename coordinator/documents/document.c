@@ -64,6 +64,10 @@ bool sl_document_is_compacted(const struct sl_document *document) {
     return sl_recipe_parse(document->recipe, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe);
 }
 
+bool sl_document_is_cut(const struct sl_document *document) {
+    return document->n_offloaded_heads > 0 || sl_document_is_compacted(document);
+}
+
 Sluice__V1__StoreKey sl_document_store_key(const struct sl_document *document) {
     Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
     key.model_fingerprint = document->capsule.model_fingerprint;
@@ -71,6 +75,8 @@ Sluice__V1__StoreKey sl_document_store_key(const struct sl_document *document) {
     key.n_tokens = document->capsule_tokens;
     key.prefix_hash.data = (uint8_t *)document->capsule.prefix_hash.bytes;
     key.prefix_hash.len = sizeof document->capsule.prefix_hash;
+    key.n_lanes = document->n_offloaded_heads;
+    key.scan_format = (int32_t)document->scan;
     return key;
 }
 
@@ -88,11 +94,14 @@ static void write_not_on_disk(const struct sl_document *document, const struct s
                               char buf[static 160]) {
     if (holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_NO_ROOM) {
         snprintf(buf, 160, "the disk of %s has no room for %.1f MiB", holder->store,
-                 (double)document->capsule_bytes / (1 << 20));
+                 (double)sl_document_bytes(document) / (1 << 20));
     } else if (holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_FAILED) {
         snprintf(buf, 160, "the disk of %s does not work now", holder->store);
     } else if (holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_WAITING) {
         snprintf(buf, 160, "%s has not written it to its disk yet", holder->store);
+    } else if (holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_PARTLY) {
+        snprintf(buf, 160, "%s keeps offloaded layers in memory: when it restarts, the text is read again",
+                 holder->store);
     }
 }
 
@@ -108,6 +117,7 @@ void sl_document_describe(const struct sl_document *document, struct sl_describe
     message_out->chat = document->chat;
     message_out->n_tokens = document->n_tokens;
     message_out->capsule_bytes = document->capsule_bytes;
+    message_out->offloaded_bytes = document->offloaded_bytes;
     message_out->created_ms = document->created_ms;
     message_out->expires_ms = document->expires_ms;
     message_out->reading = document->reading;

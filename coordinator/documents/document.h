@@ -46,6 +46,8 @@ struct sl_document {
     uint64_t model_fingerprint;
     struct sl_capsule_id capsule;
     int64_t capsule_tokens;
+    int n_offloaded_heads;        // of its recipe: a store keeps them beside the capsule; 0: none
+    enum sl_kv_format scan;       // the format in which the store searches them
     uint64_t first_key;           // of its prompts: it chooses the store
     struct sl_hash128 salt_proof; // of its name under the tenant's salt, with which the capsule's key was made
     int64_t n_tokens;
@@ -58,7 +60,7 @@ struct sl_document {
     int replicas;       // stores that should have the capsule
     struct sl_document_holder holders[SL_MAX_HOLDERS];
     int n_holders;
-    int64_t capsule_bytes; // as planned, until a store has it
+    int64_t capsule_bytes, offloaded_bytes; // as planned, until a store has them
     int64_t again_ns; // after a store was lost: when to copy the capsule, or to read the text, again; monotonic time
     int n_again;      // how often it was read again since a store last had it
     int64_t copy_ns;  // when to copy the capsule again after a failure
@@ -83,6 +85,13 @@ void sl_document_unref(struct sl_document **document); // accepts NULL, nulls *d
 
 // Returns whether its capsule has evicted slots, so that it is used whole or not at all.
 bool sl_document_is_compacted(const struct sl_document *document);
+// Returns whether its prompt was cut to what questions begin with.
+bool sl_document_is_cut(const struct sl_document *document);
+
+// Returns what a store keeps of it: the capsule and the offloaded layers.
+static inline int64_t sl_document_bytes(const struct sl_document *document) {
+    return document->capsule_bytes + document->offloaded_bytes;
+}
 
 // Returns the capsule's key at stores, which points to the document.
 Sluice__V1__StoreKey sl_document_store_key(const struct sl_document *document);

@@ -32,6 +32,8 @@ uint8_t *sl_document_pack(const struct sl_document *document, bool with_text, si
     kept.capsule_hash.len = sizeof document->capsule.prefix_hash;
     kept.capsule_tokens = document->capsule_tokens;
     kept.first_key = document->first_key;
+    kept.n_lanes = document->n_offloaded_heads;
+    kept.scan_format = (int32_t)document->scan;
     kept.salt_proof.data = (uint8_t *)document->salt_proof.bytes;
     kept.salt_proof.len = sizeof document->salt_proof;
     size_t n = sluice__v1__kept_document__get_packed_size(&kept);
@@ -69,8 +71,11 @@ enum sl_status sl_document_make(const Sluice__V1__KeptDocument *kept, struct sl_
     document->capsule.recipe_fingerprint = kept->capsule_recipe;
     document->capsule_tokens = kept->capsule_tokens;
     document->first_key = kept->first_key;
+    document->n_offloaded_heads = kept->n_lanes;
+    document->scan = (enum sl_kv_format)kept->scan_format;
     document->n_tokens = described->n_tokens;
     document->capsule_bytes = described->capsule_bytes;
+    document->offloaded_bytes = described->offloaded_bytes;
     document->created_ms = described->created_ms;
     document->expires_ms = described->expires_ms;
     if (described->replicas >= 1 && described->replicas <= SL_MAX_REPLICAS) { // files of older versions have none

@@ -349,6 +349,10 @@ void sl_documents_found(struct sl_documents *documents, struct sl_document *docu
     }
 }
 
+void sl_documents_found_offloaded(struct sl_documents *documents, struct sl_document *document, int64_t bytes) {
+    SL_WITH_LOCK(&documents->mutex, document->offloaded_bytes = bytes);
+}
+
 int64_t sl_documents_unwritten_bytes(struct sl_documents *documents, const struct sl_document *document) {
     bool waits = false;
     SL_LOCKED(&documents->mutex);

@@ -22,7 +22,7 @@ struct sl_etcd;
 struct sl_documents_config {
     const char *folder;                  // "": none; with etcd, its documents move there when a term begins
     int64_t max_documents;               // of one tenant
-    int64_t max_bytes;                   // of one tenant's capsules and texts
+    int64_t max_bytes;                   // of one tenant's capsules, offloaded layers and texts
     const struct sl_salt_secret *secret; // of the tenants' salts; outlives the registry
     struct sl_etcd *etcd;                // NULL: this coordinator is alone; outlives the registry
 };
@@ -111,9 +111,11 @@ enum sl_status sl_documents_check_room(struct sl_documents *documents, const str
 // Returns whether another document has this document's capsule too.
 bool sl_documents_share_capsule(struct sl_documents *documents, const struct sl_document *document);
 
-// Records what a store reports. capsule_bytes 0: it does not have the capsule.
+// Records what a store reports. capsule_bytes 0: it does not have the capsule, or not the layers that the recipe offloads.
 void sl_documents_found(struct sl_documents *documents, struct sl_document *document, const char *store,
                         int64_t capsule_bytes, Sluice__V1__DiskCopy disk);
+// Records the bytes of the offloaded layers that a store has.
+void sl_documents_found_offloaded(struct sl_documents *documents, struct sl_document *document, int64_t bytes);
 // Returns the bytes of the document's capsule while a store that has it is still to write it to its disk; else 0.
 int64_t sl_documents_unwritten_bytes(struct sl_documents *documents, const struct sl_document *document);
 // Records how long the reading of the text took: n_tokens of it in ms on the prefill worker. A small part of the text

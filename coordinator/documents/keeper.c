@@ -74,13 +74,27 @@ static void ask_stores(struct sl_document_keeper *keeper, const struct sl_rpc_me
     }
 }
 
+// Records what a store has of a document. Its offloaded layers are in memory alone.
+static void hear_one(struct sl_document_keeper *keeper, struct sl_document *document, const char *store,
+                     const Sluice__V1__ProtectedCapsule *capsule) {
+    int64_t bytes = capsule->memory_bytes > 0 ? capsule->memory_bytes : capsule->disk_bytes;
+    bool is_written = capsule->disk_bytes > 0;
+    Sluice__V1__DiskCopy disk = is_written ? SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN : capsule->disk;
+    if (document->n_offloaded_heads > 0) {
+        disk = disk != SLUICE__V1__DISK_COPY__DISK_COPY_NONE ? SLUICE__V1__DISK_COPY__DISK_COPY_PARTLY : disk;
+        if (bytes == 0 || capsule->remote_kv_bytes <= 0) {
+            bytes = 0;
+        } else {
+            sl_documents_found_offloaded(keeper->documents, document, capsule->remote_kv_bytes);
+        }
+    }
+    sl_documents_found(keeper->documents, document, store, bytes, disk);
+}
+
 static void hear(struct sl_document_keeper *keeper, const char *store, const ProtobufCMessage *message) {
     const Sluice__V1__ProtectReply *reply = (const Sluice__V1__ProtectReply *)message;
     for (size_t i = 0; i < keeper->n_list && i < reply->n_capsules; i++) {
-        const Sluice__V1__ProtectedCapsule *capsule = reply->capsules[i];
-        int64_t bytes = capsule->memory_bytes > 0 ? capsule->memory_bytes : capsule->disk_bytes;
-        sl_documents_found(keeper->documents, keeper->list[i], store, bytes,
-                           capsule->disk_bytes > 0 ? SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN : capsule->disk);
+        hear_one(keeper, keeper->list[i], store, reply->capsules[i]);
     }
 }
 

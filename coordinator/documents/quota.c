@@ -31,14 +31,14 @@ static void add_name(struct names *names, const struct sl_document *document) {
     bool of_tenant = names->with_tenants && document->tenant[0] != '\0';
     if (names->n_more > 0) {
         names->n_more++;
-        names->more_bytes += document->capsule_bytes;
+        names->more_bytes += sl_document_bytes(document);
         return;
     }
     int n = snprintf(name, sizeof name, "%s%s%s%s (%" PRId64 " bytes)", names->n > 0 ? ", " : "", document->name,
-                     of_tenant ? " of " : "", of_tenant ? document->tenant : "", document->capsule_bytes);
+                     of_tenant ? " of " : "", of_tenant ? document->tenant : "", sl_document_bytes(document));
     if (names->n + (size_t)n + MORE_BYTES > sizeof names->text) {
         names->n_more++;
-        names->more_bytes += document->capsule_bytes;
+        names->more_bytes += sl_document_bytes(document);
         return;
     }
     add_text(names, "%s", name);
@@ -58,9 +58,9 @@ static void add_others(struct names *names, int64_t n, int64_t bytes) {
     }
 }
 
-// Returns what counts against a tenant's quota: the capsule in all stores, and the text.
+// Returns what counts against a tenant's quota: the capsule and offloaded layers in all stores, and the text.
 static int64_t held_bytes(const struct sl_document *document, int replicas) {
-    return replicas * document->capsule_bytes + (int64_t)document->text_bytes;
+    return replicas * sl_document_bytes(document) + (int64_t)document->text_bytes;
 }
 
 enum sl_status sl_document_quota_check_bytes(const struct sl_document_quota *quota, const struct sl_document *document,
@@ -93,7 +93,7 @@ enum sl_status sl_document_quota_check(const struct sl_document_quota *quota, co
             add_name(&names, one);
         } else {
             n_others++;
-            others_bytes += one->capsule_bytes;
+            others_bytes += sl_document_bytes(one);
         }
     }
     end_names(&names);
@@ -126,23 +126,23 @@ static enum sl_status check_share(const struct sl_document_quota *quota, const s
         const struct sl_document_holder *holder = one != document ? sl_document_holder(one, store) : NULL;
         if (holder != NULL && !(share->is_for_unwritten && holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN)) {
             bool is_named = is_operator || strcmp(one->tenant, document->tenant) == 0;
-            bytes += one->capsule_bytes;
+            bytes += sl_document_bytes(one);
             n_others += !is_named;
-            others_bytes += is_named ? 0 : one->capsule_bytes;
+            others_bytes += is_named ? 0 : sl_document_bytes(one);
             if (is_named) {
                 add_name(&names, one);
             }
         }
     }
     end_names(&names);
-    if (document->capsule_bytes <= most - bytes) {
+    if (sl_document_bytes(document) <= most - bytes) {
         return SL_OK;
     }
     add_others(&names, n_others, others_bytes);
     return sl_fail(err, SL_ERR_PRECONDITION,
                    "store %s has no room for %" PRId64 " bytes: half of its %s, %" PRId64
                    " bytes, may be documents%s; it holds %s. Delete one, or give it a larger %s",
-                   store, document->capsule_bytes, share->is_half_of, most, share->may_be,
+                   store, sl_document_bytes(document), share->is_half_of, most, share->may_be,
                    names.n > 0 ? names.text : "none", share->remedy);
 }
 

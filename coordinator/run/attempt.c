@@ -98,6 +98,8 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
                                         .n_keys = spec->n_keys,
                                         .held_key = run->mode == SL_TURN_PREFIX ? run->held_key : 0,
                                         .held_bytes = run->held_bytes,
+                                        .stores = (const char(*)[64])spec->stores,
+                                        .n_stores = spec->n_stores,
                                         .avoid = &run->avoid,
                                         .deadline_ns = spec->deadline_ns,
                                         .only = run->mode == SL_TURN_KEPT ? run->from.worker : NULL};

@@ -35,6 +35,8 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
             struct sl_route_offloaded_heads *offloaded = &demand_out->offloaded;
             offloaded->n = sl_offloaded_heads_count(&offloaded_heads);
             offloaded->replicas = plan->recipe.replicas;
+            demand_out->scan = sl_plan_scan_format(plan);
+            demand_out->offloaded_unit = sl_plan_offloaded_unit(plan);
             offloaded->bytes = (int64_t)sl_plan_remote_kv_bytes(plan) / offloaded->n;
             // Stores may have the beginning of any prompt by the time it is read.
             demand_out->travelling_bytes = (int64_t)sl_plan_travelling_bytes(plan, true);

@@ -39,6 +39,8 @@ struct sl_demand {
     int64_t prefill_bytes;    // of the prefill worker, at its worst
     int64_t travelling_bytes; // of its staging memory in addition to the capsule: offloaded layers on their way
     struct sl_route_offloaded_heads offloaded; // what kvstores hold; none where the recipe does not offload
+    enum sl_kv_format scan;                    // the format in which they search it
+    int64_t offloaded_unit;                    // prefill reads on after a multiple of so many of its tokens
 };
 
 /*
@@ -132,8 +134,10 @@ struct sl_claim_spec {
     const uint64_t *keys; // [n_keys] the prompt's prefix keys (already mixed with the recipe)
     int64_t n_keys;
     // The document that the decode worker takes from a store, or holds since an earlier job
-    uint64_t held_key;  // 0: none
-    int64_t held_bytes; // of demand->decode_bytes: jobs on the document share them
+    uint64_t held_key;        // 0: none
+    int64_t held_bytes;       // of demand->decode_bytes: jobs on the document share them
+    const char (*stores)[64]; // [n_stores] that have the offloaded layers of the document that the prompt begins with
+    int n_stores;
     const struct sl_avoid *avoid;
     int64_t deadline_ns; // of the job; 0: none
     const char *

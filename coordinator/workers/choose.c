@@ -238,6 +238,27 @@ enum sl_status sl_choose_places(struct sl_admission *admission, const struct sl_
     return SL_OK;
 }
 
+// Chooses the stores among those that have the document's layers; fewer than 1: they take no jobs, have failed the job, or
+// have no room.
+static int choose_holders(struct sl_worker_set *set, const struct sl_claim_spec *spec, uint64_t key,
+                          struct sl_route_share shares_out[SL_MAX_SHARES]) {
+    bool was_ready[SL_MAX_WORKERS];
+    for (int i = 0; i < set->n; i++) {
+        struct sl_route_view *view = &set->views[i];
+        bool has = false;
+        for (int j = 0; j < spec->n_stores && !has; j++) {
+            has = strcmp(spec->stores[j], view->name) == 0;
+        }
+        was_ready[i] = view->ready;
+        view->ready = view->ready && has && !view->avoid;
+    }
+    int n = sl_route_shares(set->views, set->n, key, &spec->demand->offloaded, false, shares_out, SL_MAX_SHARES);
+    for (int i = 0; i < set->n; i++) {
+        set->views[i].ready = was_ready[i];
+    }
+    return n;
+}
+
 enum sl_status sl_choose_stores(struct sl_admission *admission, const struct sl_claim_spec *spec,
                                 struct sl_claim *claim, struct sl_error *err) {
     const struct sl_route_offloaded_heads *offloaded_heads = &spec->demand->offloaded;
@@ -246,7 +267,10 @@ enum sl_status sl_choose_stores(struct sl_admission *admission, const struct sl_
     struct sl_route_share shares[SL_MAX_SHARES];
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, set);
     mark_avoided(set, spec->avoid);
-    int n = sl_route_shares(set->views, set->n, key, offloaded_heads, false, shares, SL_MAX_SHARES);
+    int n = spec->n_stores > 0 ? choose_holders(set, spec, key, shares) : 0;
+    if (n < 1) {
+        n = sl_route_shares(set->views, set->n, key, offloaded_heads, false, shares, SL_MAX_SHARES);
+    }
     enum sl_status status = n < 0 ? SL_AGAIN : SL_OK;
     int n_ready = sl_route_count_ready(set->views, set->n);
     if (n < 0 && n_ready < offloaded_heads->replicas) {

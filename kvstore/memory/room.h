@@ -4,8 +4,8 @@
  *
  * Design: capsules and segments are both a cache, and the kind whose least recently used
  *         one is older loses first: of segments that one, of capsules the one that the policy chooses. Three grades:
- *           in use    pinned by a lookup, part of a remote KV under a lease, or protected as a document, up to half of the
- *                     arena: never evicted
+ *           in use    pinned by a lookup, part of a remote KV under a lease or of a document, or protected as one, up to half
+ *                     of the arena: never evicted
  *           kept      a job released it within the last --keep: evicted only if the new data does not fit otherwise
  *           the rest  evicted when the arena would be more than 90% full, down to 85%, so that not every arrival evicts
  *         A request that does not fit even so, by the number of bytes, is refused with the numbers, and nothing is

@@ -25,6 +25,7 @@ struct entry {
     int64_t begin;
     struct sl_kv_segment *segment;
     size_t bytes;
+    bool is_dropped; // by sl_kv_segments_drop(): its last remote KV discards it
     int64_t used_ns, kept_until_ns;
     struct entry *newer, *older; // by last use
 };
@@ -266,6 +267,14 @@ enum sl_status sl_kv_segments_chain(struct sl_kv_segments *segments, const struc
     return SL_OK;
 }
 
+// Call with the lock held, and with a reference that is given up next.
+static void discard_if_dropped(struct sl_kv_segments *segments, struct entry *entry) {
+    // Two references stay two under the lock: new ones come from the index, or from a holder of another one.
+    if (entry->is_dropped && sl_kv_segment_n_refs(entry->segment) == 2) {
+        discard(segments, entry);
+    }
+}
+
 void sl_kv_segments_release(struct sl_kv_segments *segments, const struct sl_kv_family *family,
                             const struct sl_prompt_hashes *prompt, const struct sl_remote_kv *remote_kv) {
     int n_segments = 0;
@@ -282,6 +291,25 @@ void sl_kv_segments_release(struct sl_kv_segments *segments, const struct sl_kv_
         if (entry) {
             touch(segments, entry, now_ns);
             entry->kept_until_ns = now_ns + segments->keep_ms * SL_NS_PER_MS;
+            discard_if_dropped(segments, entry);
+        }
+    }
+}
+
+static bool is_among(const struct sl_kv_segment *segment, struct sl_kv_segment *const *list, size_t n) {
+    while (n > 0 && list[n - 1] != segment) {
+        n--;
+    }
+    return n > 0;
+}
+
+void sl_kv_segments_drop(struct sl_kv_segments *segments, struct sl_kv_segment *const *dropped, size_t n_dropped) {
+    SL_LOCKED(&segments->mutex);
+    for (struct entry *entry = segments->newest, *older; entry; entry = older) {
+        older = entry->older;
+        if (is_among(entry->segment, dropped, n_dropped)) {
+            entry->is_dropped = true;
+            discard_if_dropped(segments, entry);
         }
     }
 }

@@ -70,6 +70,10 @@ enum sl_status sl_kv_segments_chain(struct sl_kv_segments *segments, const struc
 void sl_kv_segments_release(struct sl_kv_segments *segments, const struct sl_kv_family *family,
                             const struct sl_prompt_hashes *prompt, const struct sl_remote_kv *remote_kv);
 
+// Removes the given segments from the index: those that nothing but the index and the caller refers to now, others when
+// the last remote KV releases them.
+void sl_kv_segments_drop(struct sl_kv_segments *segments, struct sl_kv_segment *const *dropped, size_t n_dropped);
+
 /*
  * Evicts the least recently used segment that is not in use, passing over those that are kept beyond now_ns; INT64_MAX
  * passes over none. False: there is none.

@@ -88,6 +88,7 @@ static void append_built(struct sl_remote_kv_table *remote_kvs, struct sl_held_r
         sl_kv_segment_unref(&growth->segment);
         free(growth);
     }
+    sl_held_remote_kv_pin(remote_kvs->config.pins, held);
     if (sl_remote_kv_n_tokens(held->remote_kv) == held->prompt.n_tokens) { // no more segments to come
         sl_ledger_set_promise(remote_kvs->config.room->ledger, &held->promised_bytes, 0);
     }

@@ -75,6 +75,12 @@ enum sl_status sl_held_remote_kv_append(struct sl_held_remote_kv *held, struct s
     return status == SL_OK ? sl_remote_kv_append(held->remote_kv, segment, err) : status;
 }
 
+void sl_held_remote_kv_pin(struct sl_remote_kv_pins *pins, const struct sl_held_remote_kv *held) {
+    if (pins && sl_remote_kv_n_tokens(held->remote_kv) == held->prompt.n_tokens) {
+        sl_remote_kv_pins_offer(pins, &held->capsule, &held->family, held->remote_kv);
+    }
+}
+
 struct sl_held_remote_kv **sl_remote_kv_table_find_lease(struct sl_remote_kv_table *remote_kvs, const char *lease_id) {
     struct sl_held_remote_kv **at = &remote_kvs->first;
     while (*at && !sl_lease_id_equals((*at)->lease_id, lease_id)) {

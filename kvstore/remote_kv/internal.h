@@ -26,6 +26,7 @@ struct sl_held_remote_kv {
     int n_users; // threads that use it; freed when there are none and the lease has ended
     struct sl_kv_family family;
     struct sl_prompt_hashes prompt;
+    struct sl_capsule_id capsule;
     struct sl_remote_kv *remote_kv;
     struct sl_window *window; // NULL: none, or the lease has ended
     // The state of the client that queries. A lease has one such client at a time; another, after a failure, begins with a reset.
@@ -52,6 +53,8 @@ enum sl_status sl_held_remote_kv_create(const struct sl_ops *ops, const struct s
                                         const struct sl_prompt_hashes *prompt, struct sl_held_remote_kv **held_out,
                                         struct sl_error *err);
 void sl_held_remote_kv_destroy(struct sl_held_remote_kv **held); // accepts NULL, nulls
+// Offers a complete remote KV to the pins of documents.
+void sl_held_remote_kv_pin(struct sl_remote_kv_pins *pins, const struct sl_held_remote_kv *held);
 // Shows the segment, which must be of the remote KV's own prompt, in the window and appends it.
 enum sl_status sl_held_remote_kv_append(struct sl_held_remote_kv *held, struct sl_kv_segment *segment,
                                         struct sl_error *err);

@@ -60,7 +60,8 @@ static enum sl_status open_window(struct sl_remote_kv_table *remote_kvs, struct 
 
 enum sl_status sl_remote_kv_table_open(struct sl_remote_kv_table *remote_kvs, const char *label,
                                        const struct sl_kv_family *family, const struct sl_prompt_hashes *prompt,
-                                       struct sl_remote_kv_lease *lease_out, struct sl_error *err) {
+                                       const struct sl_capsule_id *capsule, struct sl_remote_kv_lease *lease_out,
+                                       struct sl_error *err) {
     SL_FAIL_IF(prompt->n_tokens < 1 || prompt->n_tokens > INT32_MAX, err, SL_ERR_INVALID,
                "remote KV: %lld tokens are out of bounds", (long long)prompt->n_tokens);
     struct sl_kv_segment_config any;
@@ -77,6 +78,8 @@ enum sl_status sl_remote_kv_table_open(struct sl_remote_kv_table *remote_kvs, co
     SL_THEN_IF(status, promised > 0, sl_room_promise(remote_kvs->config.room, label, promised, err));
     SL_TRY_OR(status, sl_held_remote_kv_destroy(&held));
     held->promised_bytes = promised;
+    held->capsule = *capsule;
+    sl_held_remote_kv_pin(remote_kvs->config.pins, held);
     held->deadline_ns = sl_deadline_in_ms(remote_kvs->config.lease_ms);
     held->listed = true;
     SL_LOCKED(&remote_kvs->loop.mutex);

@@ -30,6 +30,7 @@
 #include "base/progress_counter.h"
 #include "net/fabric/fetch.h"
 #include "kvstore/memory/room.h"
+#include "kvstore/remote_kv/remote_kv_pins.h"
 #include "engine/offload/remote_kv/near.h"
 
 struct sl_remote_kv_table;
@@ -40,7 +41,8 @@ struct sl_remote_kv_table_config {
     struct sl_team *team; // makes key indexes; may be NULL
     int64_t lease_ms;
     struct sl_progress_counter *progress_counter; // of the builder, which counts its turns; may be NULL
-    struct sl_fabric *fabric; // the room's arena is a region of it; NULL: remote KVs without windows
+    struct sl_fabric *fabric;       // the room's arena is a region of it; NULL: remote KVs without windows
+    struct sl_remote_kv_pins *pins; // outlives the table; NULL: no documents
 };
 
 enum sl_status sl_remote_kv_table_create(const struct sl_remote_kv_table_config *config,
@@ -58,12 +60,13 @@ struct sl_remote_kv_lease {
     size_t window_bytes;
 };
 /*
- * Opens a remote KV. prompt: its hashes are copied. SL_ERR_INVALID: family or prompt out of bounds. SL_ERR_EXHAUSTED:
- * no memory for the segments to come; err has the numbers.
+ * Opens a remote KV. prompt: its hashes are copied. capsule: of the same prompt. SL_ERR_INVALID: family or prompt out of
+ * bounds. SL_ERR_EXHAUSTED: no memory for the segments to come; err has the numbers.
  */
 enum sl_status sl_remote_kv_table_open(struct sl_remote_kv_table *remote_kvs, const char *label,
                                        const struct sl_kv_family *family, const struct sl_prompt_hashes *prompt,
-                                       struct sl_remote_kv_lease *lease_out, struct sl_error *err);
+                                       const struct sl_capsule_id *capsule, struct sl_remote_kv_lease *lease_out,
+                                       struct sl_error *err);
 bool sl_remote_kv_table_renew(struct sl_remote_kv_table *remote_kvs, const char *lease_id); // false: no such lease
 void sl_remote_kv_table_release(struct sl_remote_kv_table *remote_kvs, const char *lease_id);
 // ends the leases that were not renewed

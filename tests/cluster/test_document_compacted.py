@@ -87,7 +87,7 @@ def test_retaining_heads_keep_a_document():
 
 def test_what_is_refused():
     with Cluster() as cluster:
-        for recipe, why in ((HEADS.replace(",format=int4", ""), "evicts again for each, unless it has format=int8"), ("tailorkv", "tailorkv leaves layers in stores, which keep them for a job alone; for example full,format=int4")):
+        for recipe, why in ((HEADS.replace(",format=int4", ""), "evicts again for each, unless it has format=int8"), ("tailorkv,score=cis,budget=0.5,when=chunk", "evicts before it offloads, so that only the same prompt finds the slots again; for example full,format=int4")):
             says = refused([grpc.StatusCode.INVALID_ARGUMENT], lambda name: add(cluster.channel, name, recipe=recipe), "gpl")
             assert why in says, says
         for recipe in ("h2o,format=int4", "snapkv"):

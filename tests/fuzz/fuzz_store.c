@@ -318,6 +318,7 @@ static void step_protect(void) {
         sluice__v1__store_key__init(&keys[i]);
         keys[i].model_fingerprint = MODEL;
         keys[i].prefix_hash = draw_hashes(1);
+        keys[i].n_lanes = how & 8 ? 2 : 0;
     }
     request.term = how & 4 ? draw_number() : 0;
     enum sl_status status = sl_store_handle_protect(&kvstore, NULL, &request.base, &err);
@@ -365,6 +366,10 @@ static enum sl_status call_open_annex(struct sl_error *err) {
     request.n_tokens = draw_number();
     request.prefixes = draw_hashes(request.n_tokens / SL_PREFIX_BLOCK);
     request.prefix_hash = (ProtobufCBinaryData){sizeof(struct sl_hash128), hashes + sizeof hashes - 64};
+    Sluice__V1__StoreKey capsule = SLUICE__V1__STORE_KEY__INIT;
+    capsule.model_fingerprint = MODEL;
+    capsule.prefix_hash = how & 64 ? draw_hashes(1) : request.prefix_hash;
+    request.capsule = how & 128 ? &capsule : NULL;
     return sl_store_handle_open_annex(&kvstore, NULL, &request.base, err);
 }
 
@@ -506,8 +511,10 @@ static void open_store(uint8_t *memory) {
     sl_room_init(&kvstore.room, node->ledger, node->inbound, kvstore.capsule_cache, kvstore.segments);
     require(sl_pins_create(kvstore.capsule_cache, LEASE_MS, &kvstore.pins, &err) == SL_OK);
     require(sl_arrivals_create(&kvstore.room, NULL, &kvstore.arrivals, &err) == SL_OK);
-    struct sl_remote_kv_table_config remote_kvs = {&kvstore.room, &ops, NULL,
-                                                   LEASE_MS,      NULL, (struct sl_fabric *)&kvstore};
+    require(sl_remote_kv_pins_create(kvstore.segments, ARENA_BYTES / SL_PROTECTED_SHARE, &kvstore.remote_kv_pins,
+                                     &err) == SL_OK);
+    struct sl_remote_kv_table_config remote_kvs = {
+        &kvstore.room, &ops, NULL, LEASE_MS, NULL, (struct sl_fabric *)&kvstore, kvstore.remote_kv_pins};
     require(sl_remote_kv_table_create(&remote_kvs, &kvstore.remote_kvs, &err) == SL_OK);
     decode.node.inbound = node->inbound;
 }
@@ -526,6 +533,7 @@ static void close_store(void) {
     sl_arrivals_destroy(&kvstore.arrivals);
     sl_inbound_close(node->inbound);
     require(sl_inbound_count(node->inbound) == 0 && sl_ledger_promised_bytes(node->ledger) == 0);
+    sl_remote_kv_pins_destroy(&kvstore.remote_kv_pins);
     sl_capsule_cache_destroy(&kvstore.capsule_cache);
     sl_protected_destroy(&kvstore.protected);
     sl_kv_segments_destroy(&kvstore.segments);

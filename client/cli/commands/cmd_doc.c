@@ -80,6 +80,9 @@ static void show(const Sluice__V1__Document *document, bool json) {
            document->other_model ? ": NOT the cluster's: delete the document, and add it again" : "");
     printf("capsule      %s%s\n", sl_format_bytes((double)document->capsule_bytes, capsule, sizeof capsule),
            document->reading ? ", being read" : "");
+    if (document->offloaded_bytes > 0) {
+        printf("offloaded    %s\n", sl_format_bytes((double)document->offloaded_bytes, capsule, sizeof capsule));
+    }
     char stores[256];
     printf("store        %s%s%s%s\n",
            document->store[0]      ? stores_text(document, stores, sizeof stores)
@@ -217,16 +220,20 @@ static const struct sl_program ls_program = {
 };
 
 static void print_table(const Sluice__V1__ListDocumentsReply *reply) {
-    static const struct sl_column columns[] = {{"DOCUMENT", false}, {"TOKENS", true}, {"CAPSULE", true},
-                                               {"RECIPE", false},   {"STORE", false}, {"DISK", false},
-                                               {"ENDS", false},     {"TENANT", false}};
+    static const struct sl_column columns[] = {{"DOCUMENT", false}, {"TOKENS", true},  {"CAPSULE", true},
+                                               {"OFFLOADED", true}, {"RECIPE", false}, {"STORE", false},
+                                               {"DISK", false},     {"ENDS", false},   {"TENANT", false}};
     struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < reply->n_documents; i++) {
         const Sluice__V1__Document *document = reply->documents[i];
-        char bytes[32], ends[SL_UTC_BYTES], stores[256];
+        char bytes[32], offloaded[32], ends[SL_UTC_BYTES], stores[256];
         sl_table_add(&table, "%s", document->name);
-        sl_table_add(&table, "%" PRId64 "\t%s\t%s\t%s", document->n_tokens,
-                     sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes), document->recipe,
+        sl_table_add(&table, "%" PRId64 "\t%s\t%s\t%s\t%s", document->n_tokens,
+                     sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes),
+                     document->offloaded_bytes > 0
+                         ? sl_format_bytes((double)document->offloaded_bytes, offloaded, sizeof offloaded)
+                         : "-",
+                     document->recipe,
                      document->reading       ? "(being read)"
                      : document->other_model ? "(another model)"
                      : document->store[0]    ? stores_text(document, stores, sizeof stores)

@@ -28,7 +28,7 @@ enum sl_status sl_command_doc_done(Sluice__V1__Document *document, const char *w
         sl_message_print_json(&document->base, stdout);
     } else {
         printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens,
-               sl_format_bytes((double)document->capsule_bytes, bytes, sizeof bytes));
+               sl_format_bytes((double)(document->capsule_bytes + document->offloaded_bytes), bytes, sizeof bytes));
     }
     if (!json && is_kept && document->not_on_disk[0]) {
         fprintf(stderr, "%s%s: %s\n", document->name, document->on_disk ? "" : " is in memory only",

@@ -135,3 +135,6 @@ size_t sl_plan_travelling_bytes(const struct sl_plan *plan, bool is_stored);
 // working format, int8, or int1 (for search alone). The recipe must offload.
 enum sl_kv_format sl_plan_row_format(const struct sl_plan *plan);
 enum sl_kv_format sl_plan_scan_format(const struct sl_plan *plan);
+// Returns of how many tokens a stored beginning must be a multiple for prefill to read on after it: whole pages, or whole
+// splits if rows are kept in another format than they are read in. The recipe must offload.
+int64_t sl_plan_offloaded_unit(const struct sl_plan *plan);

@@ -154,6 +154,10 @@ enum sl_kv_format sl_plan_row_format(const struct sl_plan *plan) {
     return sl_recipe_layer_format(&plan->recipe, first_offloaded(plan));
 }
 
+int64_t sl_plan_offloaded_unit(const struct sl_plan *plan) {
+    return sl_kv_format_is_quantized(sl_plan_row_format(plan)) ? SL_ATTEND_SPLIT : SL_PAGE_SLOTS;
+}
+
 enum sl_kv_format sl_plan_scan_format(const struct sl_plan *plan) {
     switch (plan->recipe.scan) {
     case SL_SCAN_INT8:

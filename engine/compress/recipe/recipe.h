@@ -227,8 +227,8 @@ const struct sl_recommendation *sl_recipe_recommendations(bool later);
 // Returns whether questions that come after the prompt was compressed find what the recipe kept: it evicts nothing,
 // or by what the prompt's repetition attends to, or by what retaining heads expect (docs/quality.md).
 bool sl_recipe_serves_later(const struct sl_recipe *recipe);
-// Returns whether documents may have it: it serves later questions, leaves nothing at stores, and reading a question evicts
-// nothing again from pages that other questions share. Quantized pages are never evicted from (engine/runner/turn.h).
+// Returns whether documents may have it: it serves later questions, does not thin what it offloads, and reading a question
+// evicts nothing again from pages that other questions share. Quantized pages are never evicted from (engine/runner/turn.h).
 bool sl_recipe_keeps_documents(const struct sl_recipe *recipe);
 // Returns what a recommendation asks of the prompt or the model; "" if nothing.
 const char *sl_recommendation_needs(const struct sl_recommendation *recommendation);

@@ -42,7 +42,7 @@ bool sl_recipe_keeps_documents(const struct sl_recipe *recipe) {
     for (int i = 0; i < recipe->n_ranges; i++) {
         packs = packs && sl_kv_format_is_quantized(recipe->ranges[i].format);
     }
-    return sl_recipe_serves_later(recipe) && !sl_recipe_offloads(recipe) &&
+    return sl_recipe_serves_later(recipe) && !sl_recipe_thins(recipe) &&
            (!sl_recipe_evicts(recipe) || sl_recipe_repeats(recipe) || packs);
 }
 

@@ -75,7 +75,7 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
     SL_FAIL_IF(!keys, err, SL_ERR_EXHAUSTED, "offload: out of memory");
     Sluice__V1__OpenAnnexRequest request = SLUICE__V1__OPEN_ANNEX_REQUEST__INIT;
     request.job_id = (char *)config->job_id;
-    request.model_fingerprint = sl_offload_fingerprint(config->plan, config->model_fingerprint);
+    request.model_fingerprint = sl_offload_fingerprint(config->plan, config->capsule->model_fingerprint);
     request.head_dim = plan->geometry.head_dim;
     request.work_format = (int32_t)offload->work.format;
     request.rows_format = (int32_t)offload->kept.format;
@@ -90,6 +90,12 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
     request.prefixes.len = (size_t)sl_prefix_keys(&salt, config->tokens, n_slots, keys, n_keys) * sizeof *keys;
     request.prefixes.data = (uint8_t *)keys;
     request.prefix_hash = (ProtobufCBinaryData){sizeof whole, whole.bytes};
+    struct sl_hash128 capsule_hash = config->capsule->prefix_hash;
+    Sluice__V1__StoreKey capsule = SLUICE__V1__STORE_KEY__INIT;
+    capsule.model_fingerprint = config->capsule->model_fingerprint;
+    capsule.recipe_fingerprint = config->capsule->recipe_fingerprint;
+    capsule.prefix_hash = (ProtobufCBinaryData){sizeof capsule_hash, capsule_hash.bytes};
+    request.capsule = &capsule;
     enum sl_status status = SL_OK;
     offload->n_stored = n_slots;
     for (size_t i = 0; status == SL_OK && i < config->n_stores; i++) {
@@ -224,7 +230,7 @@ int64_t sl_offload_begins_at(const struct sl_offload *offload, int64_t n_tokens)
     if (sl_recipe_thins(&offload->plan->recipe)) {
         return 0;
     }
-    int64_t unit = sl_kv_format_is_quantized(offload->kept.format) ? SL_ATTEND_SPLIT : SL_PAGE_SLOTS;
+    int64_t unit = sl_plan_offloaded_unit(offload->plan);
     return smaller(n_tokens, offload->n_stored) / unit * unit;
 }
 

@@ -37,9 +37,9 @@ struct sl_offload_config {
     struct sl_node *node;
     const struct sl_plan *plan; // all of these must stay valid
     const char *job_id;
-    uint64_t model_fingerprint;    // of the rope set
-    const int32_t *tokens;         // [plan->n_prompt]
-    const struct sl_hash128 *salt; // of the tokens' hashes
+    const struct sl_capsule_id *capsule; // of the layers that stay; its model is the rope set's
+    const int32_t *tokens;               // [plan->n_prompt]
+    const struct sl_hash128 *salt;       // of the tokens' hashes
     Sluice__V1__StoreShare *const *stores;
     size_t n_stores;
     struct sl_rpc_call *parent; // of the calls made here; may be NULL

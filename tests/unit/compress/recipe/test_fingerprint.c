@@ -111,7 +111,8 @@ static void test_recipe_of_documents(void **state) {
                  {"locret,budget=0.5,format=int4/0-1:f16", false},
                  {"locret,budget=0.5,format=int4/0-1:int8", true},
                  {"locret,budget=0.5,format=int4/dense:int8", false}, // only the model knows its dense layers
-                 {"tailorkv", false},
+                 {"tailorkv", true},
+                 {"tailorkv-near,scan=int1", true},
                  {"tailorkv,score=cis,budget=0.5,when=chunk", false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct sl_recipe recipe = parsed_recipe(cases[i].text);

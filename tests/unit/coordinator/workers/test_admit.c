@@ -217,6 +217,44 @@ static void test_admission_finds_stores_without_a_key(void **state) {
     cleanup(&f);
 }
 
+// The offloaded layers of a question are where its document's are, if that store has room and has not failed the job.
+static void test_admission_offloads_to_the_store_of_the_document(void **state) {
+    (void)state;
+    struct fixture f = make(4, 4);
+    struct sl_error err;
+    struct sl_queue_place place = {0};
+    struct sl_claim taken;
+    struct sl_demand demand = {.n_prefill_tokens = 10, .capsule_bytes = 10, .decode_bytes = 10, .prefill_bytes = 10};
+    demand.offloaded = (struct sl_route_offloaded_heads){.n = 2, .replicas = 1, .bytes = 100};
+    join(&f, "decode-0", DECODE, 1000, 4);
+    join(&f, "prefill-0", PREFILL, 1000, 4);
+    static char stores[3][64] = {"kvstore-0", "kvstore-1", "kvstore-2"};
+    for (int i = 0; i < 3; i++) {
+        join(&f, stores[i], SLUICE__V1__WORKER_ROLE__KVSTORE, i < 2 ? 1000 : 150, 4); // the last one is too small
+    }
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
+    for (uint64_t key = 0; key < 16; key++) {
+        for (int i = 0; i < 3; i++) {
+            struct sl_avoid avoid = {.n = 0};
+            struct sl_claim_spec spec = {
+                .demand = &demand, .keys = &key, .n_keys = 1, .stores = &stores[i], .n_stores = 1, .avoid = &avoid};
+            assert_int_equal(sl_admission_claim(f.admission, &place, &spec, 20, &taken, &err), SL_OK);
+            bool fits = i < 2;
+            assert_int_equal(fits,
+                             taken.n_shares == 1 && strcmp(sl_worker_name(taken.shares[0].store), stores[i]) == 0);
+            sl_avoid_add(&avoid, taken.shares[0].store);
+            sl_admission_release(f.admission, &taken);
+            assert_int_equal(sl_admission_claim(f.admission, &place, &spec, 20, &taken, &err), SL_OK);
+            if (fits) {
+                assert_string_not_equal(sl_worker_name(taken.shares[0].store), stores[i]);
+            }
+            sl_admission_release(f.admission, &taken);
+        }
+    }
+    sl_admission_leave(f.admission, &place);
+    cleanup(&f);
+}
+
 // Two decode workers: one can never hold the capsule in transit, the other can hold one at a time, until it has arrived.
 static void test_admission_counts_staging_memory(void **state) {
     (void)state;
@@ -540,6 +578,7 @@ int main(void) {
         cmocka_unit_test(test_admission_claims_one_worker_of_both_roles),
         cmocka_unit_test(test_admission_takes_the_place_that_has_room),
         cmocka_unit_test(test_admission_finds_stores_without_a_key),
+        cmocka_unit_test(test_admission_offloads_to_the_store_of_the_document),
         cmocka_unit_test(test_admission_counts_staging_memory),
         cmocka_unit_test(test_admission_counts_a_document_once),
         cmocka_unit_test(test_admission_needs_room_for_a_document_that_no_job_shares),

@@ -19,6 +19,8 @@ struct fixture {
     struct sl_remote_kv_table *remote_kvs;
 };
 
+static const struct sl_capsule_id no_capsule;
+
 static int setup(void **state) {
     struct fixture *fixture = calloc(1, sizeof *fixture);
     open_parts(&fixture->parts, ARENA_BYTES, LEASE_MS, KEEP_MS);
@@ -46,7 +48,8 @@ static bool yes(void *arg) {
 static struct sl_remote_kv_lease open_annex(struct fixture *fixture, const struct prompt *prompt) {
     struct sl_remote_kv_lease lease;
     struct sl_error err = {0};
-    if (sl_remote_kv_table_open(fixture->remote_kvs, "test", &test_family, &prompt->hashes, &lease, &err) != SL_OK) {
+    if (sl_remote_kv_table_open(fixture->remote_kvs, "test", &test_family, &prompt->hashes, &no_capsule, &lease,
+                                &err) != SL_OK) {
         fail_msg("not opened: %s", err.text);
     }
     assert_int_equal(strlen(lease.lease_id), strlen("annex-") + 32); // also where all of it is stored already
@@ -339,11 +342,13 @@ static void test_remote_kv_promises_what_is_to_come(void **state) {
     struct sl_prompt_hashes prompt = {n_tokens, prefixes, prefixes[n_tokens / SL_PAGE_SLOTS - 1]};
     struct sl_remote_kv_lease first, second;
     struct sl_error err = {0};
-    assert_int_equal(sl_remote_kv_table_open(fixture->remote_kvs, "first", &test_family, &prompt, &first, &err), SL_OK);
+    assert_int_equal(
+        sl_remote_kv_table_open(fixture->remote_kvs, "first", &test_family, &prompt, &no_capsule, &first, &err), SL_OK);
     size_t promised = promised_bytes(&fixture->parts);
     assert_in_range(promised, ARENA_BYTES / 100 * 55, ARENA_BYTES / 100 * 65);
-    assert_int_equal(sl_remote_kv_table_open(fixture->remote_kvs, "second", &test_family, &prompt, &second, &err),
-                     SL_ERR_EXHAUSTED);
+    assert_int_equal(
+        sl_remote_kv_table_open(fixture->remote_kvs, "second", &test_family, &prompt, &no_capsule, &second, &err),
+        SL_ERR_EXHAUSTED);
     assert_non_null(strstr(err.text, "second"));
     assert_non_null(strstr(err.text, "retry"));
     assert_int_equal(promised_bytes(&fixture->parts), promised);
@@ -416,8 +421,9 @@ static void test_remote_kv_keeps_rows_in_eight_bits_and_searches_by_signs(void *
     family.rows = SL_KV_INT8;
     family.scan = SL_KV_INT1;
     struct sl_remote_kv_lease small, same;
-    assert_int_equal(sl_remote_kv_table_open(fixture->remote_kvs, "test", &family, &prompt.hashes, &small, NULL),
-                     SL_OK);
+    assert_int_equal(
+        sl_remote_kv_table_open(fixture->remote_kvs, "test", &family, &prompt.hashes, &no_capsule, &small, NULL),
+        SL_OK);
     struct sl_kv_segment_config full, partial;
     assert_int_equal(sl_kv_family_config(&family, 0, 256, &full, NULL), SL_OK);
     assert_int_equal(sl_kv_family_config(&family, 256, 300, &partial, NULL), SL_OK);
@@ -435,7 +441,8 @@ static void test_remote_kv_keeps_rows_in_eight_bits_and_searches_by_signs(void *
     } while (arena.used_bytes != stats.bytes && sl_now_ns() < deadline);
     assert_int_equal(arena.used_bytes, stats.bytes);
     assert_int_equal(promised_bytes(&fixture->parts), 0);
-    assert_int_equal(sl_remote_kv_table_open(fixture->remote_kvs, "test", &family, &prompt.hashes, &same, NULL), SL_OK);
+    assert_int_equal(
+        sl_remote_kv_table_open(fixture->remote_kvs, "test", &family, &prompt.hashes, &no_capsule, &same, NULL), SL_OK);
     assert_int_equal(same.n_tokens, 300);
     assert_int_equal(open_annex(fixture, &prompt).n_tokens, 0); // as shipped: another family
 }
@@ -450,8 +457,9 @@ static void test_remote_kv_grows_where_everything_is_promised(void **state) {
     family.rows = SL_KV_INT8;
     family.scan = SL_KV_INT1;
     struct sl_remote_kv_lease lease;
-    assert_int_equal(sl_remote_kv_table_open(fixture->remote_kvs, "test", &family, &prompt.hashes, &lease, NULL),
-                     SL_OK);
+    assert_int_equal(
+        sl_remote_kv_table_open(fixture->remote_kvs, "test", &family, &prompt.hashes, &no_capsule, &lease, NULL),
+        SL_OK);
     struct sl_arena_stats arena;
     sl_arena_get_stats(fixture->parts.arena, &arena);
     size_t promised = promised_bytes(&fixture->parts), others = arena.capacity_bytes - arena.used_bytes - promised;

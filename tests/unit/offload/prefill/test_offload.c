@@ -191,7 +191,7 @@ static enum sl_status open_job(struct fixture *f, struct job *job, struct sl_pla
     struct sl_offload_config config = {.node = &f->node,
                                        .plan = plan,
                                        .job_id = "test",
-                                       .model_fingerprint = 1,
+                                       .capsule = &(struct sl_capsule_id){.model_fingerprint = 1},
                                        .tokens = f->tokens,
                                        .salt = &(struct sl_hash128){{1}},
                                        .stores = job->pointers,

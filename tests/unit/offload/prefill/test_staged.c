@@ -128,7 +128,7 @@ static void read_offloading(struct fixture *f, const struct sl_plan *plan, struc
     struct sl_offload_config config = {.node = &f->node,
                                        .plan = plan,
                                        .job_id = "test",
-                                       .model_fingerprint = 1,
+                                       .capsule = &(struct sl_capsule_id){.model_fingerprint = 1},
                                        .tokens = f->tokens,
                                        .salt = &(struct sl_hash128){{1}},
                                        .stores = shares,
