@@ -42,7 +42,7 @@ static const char *const of_commands[] = {
     "prefill-arena", "prefill-jobs", "prefill-ms", "presence-penalty", "program", "prompt", "prompt-file", "prompts",
     "question", "quick", "quiet", "rate", "raw", "ready-timeout", "recommended", "repetition-penalty", "replicas",
     "requests", "retaining-heads", "rows", "runs", "save-capsule", "save-every", "scale-rate", "second-rate", "seconds",
-    "seed", "ship-at-most", "slo", "slots", "smooth", "start", "state-file", "steps", "stop",
+    "seed", "ship-at-most", "size", "slo", "slots", "smooth", "start", "state-file", "steps", "stop",
     "store-arena", "store-bytes", "system", "task", "temperature", "tenant-count", "text", "tflops",
     "threshold", "time-limit", "timeout", "tls", "token-ms", "token-us", "tokens", "top-k", "top-p",
     "trace", "undo", "verbose", "vocab", "wait", "warm-up", "workers", "workers-log", "write",

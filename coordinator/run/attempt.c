@@ -429,13 +429,12 @@ SL_APART static enum sl_status open_decode(struct sl_run *run, const struct sl_r
     }
     char store[SL_ADDRESS_BYTES];
     struct sl_joined_parts joined;
-    enum sl_status status = choose_store(run, store, err);
-    SL_THEN(status, sl_joined_parts_fill(run, &joined, &request, err));
-    if (status == SL_OK && run->remote_kvs == NULL && run->prefilled != NULL && run->prefilled->done->n_annex > 0) {
+    SL_TRY(choose_store(run, store, err));
+    SL_TRY(sl_joined_parts_fill(run, &joined, &request, err));
+    if (run->remote_kvs == NULL && run->prefilled != NULL && run->prefilled->done->n_annex > 0) {
         run->remote_kvs = malloc(SL_MAX_SHARES * sizeof *run->remote_kvs);
-        status = run->remote_kvs != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for leases of stores");
+        SL_FAIL_IF(run->remote_kvs == NULL, err, SL_ERR_EXHAUSTED, "no memory for leases of stores");
     }
-    SL_TRY(status);
     request.kvstore_address = store;
     request.whole_tokens = run->mode == SL_TURN_PREFIX ? spec->compacted.n_tokens : 0;
     if (run->prefilled != NULL) {
@@ -595,8 +594,7 @@ enum sl_status sl_run_attempt(struct sl_run *run, struct sl_error *err) {
         return sl_run_move(run, SL_RUN_ON_COMPLETED, err);
     }
     if (sl_run_is_step(run->state)) { // a step that knows the reason has moved already
-        enum sl_run_event failure = failure_of(run, status, err, other_stores);
-        (void)sl_run_move(run, failure, NULL); // every step allows this event; err still describes the failure
+        (void)sl_run_move(run, failure_of(run, status, err, other_stores), NULL); // every step allows this event
     }
     return status;
 }
