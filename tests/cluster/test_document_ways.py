@@ -169,6 +169,9 @@ def check_bench(gateway):
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done
     int4, k4v2, cache, again = [json.loads(line) for line in done.stdout.splitlines()]
+    asked_far = subprocess.run([*words, "--ways", "tailorkv"], capture_output=True, text=True, timeout=300)
+    far = json.loads(asked_far.stdout)  # its layers in f16, most of them beside the capsule
+    assert far["questions"] == 4 and far["read_tokens"] < 800 and far["kept_bytes"] > 2 * int4["kept_bytes"] > far["fetched_bytes"], asked_far
     assert [one["questions"] for one in (int4, k4v2, cache, again)] == [4, 4, 4, 1], done.stdout
     assert int4["read_tokens"] < 800 < 1200 < again["read_tokens"] and cache["read_tokens"] < 2 * again["read_tokens"], done.stdout
     assert 0.6 < k4v2["kept_bytes"] / int4["kept_bytes"] < 0.9 and again["fetched_bytes"] > 3 * int4["kept_bytes"] / 2, done.stdout

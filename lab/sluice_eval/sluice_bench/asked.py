@@ -118,6 +118,8 @@ class Run:
             way.read_s = time.monotonic() - begin
             shown = self._http.call(f"{self._url}/documents/{name}", None, time.monotonic() + 30)
             way.kept_bytes = shown.get("capsule_bytes", shown.get("bytes"))
+            if way.kept_bytes is not None:
+                way.kept_bytes += shown.get("offloaded_bytes", 0)
             prefix = {"document": name, "prompt": ""}
         try:
             begin = time.monotonic()
