@@ -10,6 +10,7 @@
  *         has a server:
  *
  *             recvmsg()  sendmsg()    connections without TLS that rpc_accept.c has accepted
+ *             shutdown()
  *             SSL_read() SSL_write()  servers' sides of TLS. The fabric uses SSL_read_ex() and SSL_write_ex()
  *
  *         All follow the frames in the bytes that pass, without a copy. They count the bytes of the current header block, and
@@ -273,20 +274,43 @@ __attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msgh
     ssize_t (*next)(int fd, const struct msghdr *message, int flags);
     void *found = next_of(&known, "sendmsg");
     memcpy(&next, &found, sizeof next);
-    const ssize_t n = next(fd, message, flags);
-    struct frames *frames = n > 0 ? find(fd) : NULL;
+    struct frames *frames = find(fd);
     if (!frames) {
-        return n;
+        return next(fd, message, flags);
     }
-    SL_LOCKED(&frames->mutex);
-    size_t n_left = (size_t)n;
-    for (size_t i = 0; frames->is_watched && i < message->msg_iovlen && n_left > 0; i++) {
+    pthread_mutex_lock(&frames->mutex);
+    if (!frames->is_watched) { // another library's, and may block
+        pthread_mutex_unlock(&frames->mutex);
+        return next(fd, message, flags);
+    }
+    // With the lock: a client that learns that its call has ended may open the next one before this thread has followed it.
+    const ssize_t n = next(fd, message, flags);
+    const int error = errno;
+    size_t n_left = n > 0 ? (size_t)n : 0;
+    for (size_t i = 0; i < message->msg_iovlen && n_left > 0; i++) {
         const struct iovec *part = &message->msg_iov[i];
         const size_t n_part = part->iov_len < n_left ? part->iov_len : n_left;
         follow_out(frames, part->iov_base, n_part);
         n_left -= n_part;
     }
+    pthread_mutex_unlock(&frames->mutex);
+    errno = error;
     return n;
+}
+
+// gRPC shuts a connection down before it closes its descriptor, which may then be another connection's.
+__attribute__((visibility("default"))) int shutdown(int fd, int how) {
+    static _Atomic(void *) known;
+    int (*next)(int fd, int how);
+    void *found = next_of(&known, "shutdown");
+    memcpy(&next, &found, sizeof next);
+    struct frames *frames = how == SHUT_RDWR ? find(fd) : NULL;
+    if (frames) {
+        SL_LOCKED(&frames->mutex);
+        frames->is_watched = false;
+        sl_rpc_streams_end(&frames->streams);
+    }
+    return next(fd, how);
 }
 
 // ---- with TLS --------------------------------------------------------------------------------------------------------

@@ -7,9 +7,12 @@
 #include <cmocka.h>
 // clang-format on
 
+#include <dlfcn.h>
+#include <errno.h>
 #include <grpc/byte_buffer.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "net/rpc/rpc_internal.h"
@@ -104,6 +107,32 @@ static void test_open_streams_are_few(void **state) {
     assert_false(send_more(&one, 1, 101));
 }
 
+// gRPC does not read a connection that it gives up: its descriptor, or another library's of the same number, holds nothing.
+static void test_a_connection_that_is_shut_down_holds_nothing(void **state) {
+    (void)state;
+    enum { PREFACE = 24, FRAME = 9, HEAD = 5, SENT = 900 };
+    static uint8_t bytes[PREFACE + FRAME + FRAME + HEAD + SENT];
+    uint8_t *headers = bytes + PREFACE, *data = headers + FRAME;
+    memcpy(headers, (uint8_t[FRAME]){0, 0, 0, 1, 4, 0, 0, 0, 1}, FRAME);
+    memcpy(data, (uint8_t[FRAME]){0, (HEAD + SENT) >> 8, (HEAD + SENT) & 255, 0, 0, 0, 0, 0, 1}, FRAME);
+    memcpy(data + FRAME, (uint8_t[HEAD]){0, 0, 0, 8, 0}, HEAD);
+    static uint8_t room[sizeof bytes];
+    struct iovec part = {room, sizeof room};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    assert_true(sl_rpc_headers_watch(ends[0], true, 1));
+    assert_int_equal(write(ends[1], bytes, sizeof bytes), sizeof bytes);
+    assert_int_equal(recvmsg(ends[0], &message, 0), sizeof bytes);
+    assert_true(sl_rpc_streams_open(&one, 1));
+    assert_true(begin_message(&one, 1, 2000, 400)); // 1300 of both
+    assert_false(send_more(&one, 1, 101));
+    assert_int_equal(shutdown(ends[0], SHUT_RDWR), 0);
+    assert_true(send_more(&one, 1, 400));
+    close(ends[0]);
+    close(ends[1]);
+}
+
 // ---- a server --------------------------------------------------------------------------------------------------------
 
 static struct sl_rpc_server *server;
@@ -147,6 +176,35 @@ grpc_call_error __wrap_grpc_call_start_batch(grpc_call *call, const grpc_op *ops
         }
     }
     return __real_grpc_call_start_batch(call, ops, n_ops, tag, none);
+}
+
+// ---- a thread that is suspended after it has sent -----------------------------------------------------------------------
+
+static _Atomic(void *) send_at_once; // as dlsym() has found it
+static atomic_int late_port;         // of connections on which sending takes long
+
+void *__real_dlsym(void *handle, const char *name);
+void *__wrap_dlsym(void *handle, const char *name);
+
+static ssize_t send_late(int fd, const struct msghdr *message, int flags) {
+    ssize_t (*next)(int fd, const struct msghdr *message, int flags);
+    void *found = atomic_load(&send_at_once);
+    memcpy(&next, &found, sizeof next); // ISO C has no conversion between the two kinds of pointers
+    const ssize_t n = next(fd, message, flags);
+    const int error = errno;
+    sl_sleep_ms(n > 0 && atomic_load(&late_port) > 0 && sl_rpc_local_port(fd) == atomic_load(&late_port) ? 3 : 0);
+    errno = error;
+    return n;
+}
+
+void *__wrap_dlsym(void *handle, const char *name) {
+    void *found = __real_dlsym(handle, name);
+    if (strcmp(name, "sendmsg") == 0) {
+        ssize_t (*late)(int fd, const struct msghdr *message, int flags) = send_late;
+        atomic_store(&send_at_once, found);
+        memcpy(&found, &late, sizeof found);
+    }
+    return found;
 }
 
 static int set_up(void **state) {
@@ -198,17 +256,44 @@ static void test_payload_of_a_refused_request_is_freed_first(void **state) {
     sl_rpc_channel_destroy(&channel);
 }
 
+// A connection has as many calls as it may, and the next one begins as soon as one has ended.
+static void test_a_connection_with_many_calls_stays(void **state) {
+    (void)state;
+    enum { N = 1000, ROUNDS = 10 };
+    static struct sl_rpc_stream *streams[N];
+    struct sl_rpc_channel *channel;
+    struct sl_error err;
+    assert_int_equal(sl_rpc_channel_create(sl_rpc_server_address(server), NULL, SL_ROLE_ANY, &channel, &err), SL_OK);
+    atomic_store(&late_port, atoi(strrchr(sl_rpc_server_address(server), ':') + 1));
+    for (int k = 0; k < ROUNDS; k++) {
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(echo_open(channel, &echo_watch, "missing", 1, CALL_MS, &streams[i], &err), SL_OK);
+        }
+        for (int i = 0; i < N; i++) {
+            ProtobufCMessage *message;
+            const enum sl_status status = sl_rpc_stream_next(streams[i], CALL_MS, &message, &err);
+            assert_true(status == SL_ERR_NOT_FOUND || status == SL_ERR_EXHAUSTED); // not SL_ERR_PEER_LOST
+            sl_rpc_stream_close(&streams[i]);
+        }
+    }
+    atomic_store(&late_port, 0);
+    sl_rpc_channel_destroy(&channel);
+}
+
 int main(void) {
     const struct CMUnitTest counting[] = {
         cmocka_unit_test_setup_teardown(test_a_message_counts_until_it_is_finished, begin_counting, end_counting),
         cmocka_unit_test_setup_teardown(test_who_holds_less_than_its_part_goes_on, begin_counting, end_counting),
         cmocka_unit_test_setup_teardown(test_open_streams_are_few, begin_counting, end_counting),
+        cmocka_unit_test_setup_teardown(test_a_connection_that_is_shut_down_holds_nothing, begin_counting,
+                                        end_counting),
     };
     static int a_call = 1, many_calls = 0;
     const struct CMUnitTest serving[] = {
         cmocka_unit_test_prestate_setup_teardown(test_requests_in_part_are_bounded, set_up, tear_down, &many_calls),
         cmocka_unit_test_prestate_setup_teardown(test_payload_of_a_refused_request_is_freed_first, set_up, tear_down,
                                                  &a_call),
+        cmocka_unit_test_prestate_setup_teardown(test_a_connection_with_many_calls_stays, set_up, tear_down, &a_call),
     };
     const int failed = cmocka_run_group_tests(counting, NULL, NULL); // before a server allows more
     return failed + cmocka_run_group_tests(serving, NULL, NULL);
