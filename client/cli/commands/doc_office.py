@@ -134,8 +134,9 @@ def main(kind):
     except Exception:
         refuse("is damaged: it cannot be read as an archive")
     paths = slides(archive) if kind == "pptx" else ["word/document.xml" if kind == "docx" else "content.xml"]
-    parts = ["".join(Part(archive, path, OPEN_DOCUMENT if kind == "odf" else OFFICE_OPEN).out) for path in paths]
-    sys.stdout.write("\n".join(parts))
+    for i, path in enumerate(paths):  # one by one: doc_convert.c bounds what is written
+        part = "".join(Part(archive, path, OPEN_DOCUMENT if kind == "odf" else OFFICE_OPEN).out)
+        sys.stdout.write(part if i == 0 else "\n" + part)
 
 
 main(sys.argv[1])

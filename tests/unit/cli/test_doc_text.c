@@ -201,6 +201,8 @@ static void write_archive(const char *path, const char *const (*files)[2], size_
 #define ODF(kind)                                                                                                      \
     { "mimetype", "application/vnd.oasis.opendocument." kind }
 
+static char long_slide[1 << 16], shown_often[4096];
+
 // Installs python3, which reads office files.
 static void write_python(void) {
     write_script("python3", "exec /usr/bin/python3 \"$@\"");
@@ -237,6 +239,19 @@ static void test_doc_text_slides_in_the_order_shown(void **state) {
     assert_refused("cut.pptx", SL_ERR_INVALID, "cut.pptx is damaged: ppt/presentation.xml: ");
     ARCHIVE("lol.pptx", {"ppt/presentation.xml", "<!DOCTYPE x [<!ENTITY a 'lol'>]><x>&a;&a;</x>"});
     assert_refused("lol.pptx", SL_ERR_INVALID, "lol.pptx is damaged: ppt/presentation.xml defines entities");
+    // A small file of many slides: what is too much is not read to its end.
+    memset(long_slide, ' ', sizeof long_slide - 1);
+    memcpy(long_slide, "<a:t>", 5);
+    strcpy(long_slide + sizeof long_slide - 7, "</a:t>");
+    strcpy(shown_often, "<p>");
+    for (int i = 0; i < 100; i++) {
+        strcat(shown_often, i < 99 ? "<p:sldId r:id='rId1'/>" : "<p:sldId r:id='rId2'/></p>");
+    }
+    ARCHIVE("many.pptx", {"ppt/presentation.xml", shown_often},
+            {"ppt/_rels/presentation.xml.rels", "<Relationships>" RELATED("rId1", "slides/slide1.xml")
+                                                    RELATED("rId2", "slides/lost.xml") "</Relationships>"},
+            {"ppt/slides/slide1.xml", long_slide});
+    assert_refused("many.pptx", SL_ERR_INVALID, "many.pptx has a text of more than 4000000 bytes");
     write_file("zipfile.py", "raise SystemExit('ours')", 24); // the folder's own modules do not count
     assert_refused("none.pptx", SL_ERR_INVALID, "has no text");
     assert_int_equal(unlink("bin/python3"), 0);
