@@ -65,10 +65,11 @@ static enum sl_status pin_remote_kvs(struct sl_kvstore *kvstore, const Sluice__V
     for (size_t i = 0; i < request->n_keys; i++) {
         documents[n] = remote_kv_of(&ids[i], request->keys[i]);
         n += documents[n].n_offloaded_heads > 0;
-        capsule_bytes += (size_t)capsules[i].memory_bytes;
+        capsule_bytes += capsules[i].disk_bytes > 0 ? 0 : (size_t)capsules[i].memory_bytes; // that one may be evicted
     }
     enum sl_status status = sl_remote_kv_pins_set(kvstore->remote_kv_pins, documents, n, capsule_bytes, err);
     free(documents);
+    sl_capsule_cache_share(kvstore->capsule_cache, (size_t)sl_remote_kv_pins_bytes(kvstore->remote_kv_pins, NULL));
     for (size_t i = 0; i < request->n_keys && n > 0; i++) {
         const struct sl_document_remote_kv document = remote_kv_of(&ids[i], request->keys[i]);
         capsules[i].remote_kv_bytes = sl_remote_kv_pins_bytes(kvstore->remote_kv_pins, &document);

@@ -55,6 +55,12 @@ void sl_capsule_cache_protect(struct sl_capsule_cache *capsule_cache, struct sl_
     capsule_cache->index.protected = set;
 }
 
+void sl_capsule_cache_share(struct sl_capsule_cache *capsule_cache, size_t other_bytes) {
+    size_t all = capsule_cache->capacity_bytes / SL_PROTECTED_SHARE;
+    SL_WITH_LOCK(&capsule_cache->mutex,
+                 capsule_cache->max_protected_bytes = all - (other_bytes < all ? other_bytes : all));
+}
+
 void sl_capsule_cache_evict_by(struct sl_capsule_cache *capsule_cache, const struct sl_eviction_config *eviction) {
     capsule_cache->eviction = *eviction;
 }

@@ -75,6 +75,8 @@ void sl_capsule_cache_destroy(struct sl_capsule_cache **capsule_cache); // no ca
 
 // Sets the capsules that are not evicted, before any is put in. Does not own the set, which must outlive the cache.
 void sl_capsule_cache_protect(struct sl_capsule_cache *capsule_cache, struct sl_protected *set);
+// Sets how much of the protected capsules' share other memory takes: the offloaded layers of documents.
+void sl_capsule_cache_share(struct sl_capsule_cache *capsule_cache, size_t other_bytes);
 
 // Chooses what is evicted, and the clock. Without a call of sl_capsule_cache_evict_by(): by the default policy and the real clock.
 // Sets it, before any capsule is put in.

@@ -154,6 +154,6 @@ void sl_remote_kv_pins_offer(struct sl_remote_kv_pins *pins, const struct sl_cap
 
 int64_t sl_remote_kv_pins_bytes(struct sl_remote_kv_pins *pins, const struct sl_document_remote_kv *document) {
     SL_LOCKED(&pins->mutex);
-    const struct pin *pin = find(pins, document);
-    return pin ? (int64_t)pin->bytes : 0;
+    const struct pin *pin = document ? find(pins, document) : NULL;
+    return (int64_t)(pin ? pin->bytes : document ? 0 : pins->bytes);
 }

@@ -28,13 +28,13 @@ enum sl_status sl_remote_kv_pins_create(struct sl_kv_segments *segments, size_t 
                                         struct sl_remote_kv_pins **pins_out, struct sl_error *err);
 void sl_remote_kv_pins_destroy(struct sl_remote_kv_pins **pins); // accepts NULL, nulls
 
-// Replaces the documents. capsule_bytes: of documents' capsules in memory, which count, too. SL_ERR_EXHAUSTED: nothing
-// changes.
+// Replaces the documents. capsule_bytes: of documents' capsules that are in memory alone, which count, too.
+// SL_ERR_EXHAUSTED: nothing changes.
 enum sl_status sl_remote_kv_pins_set(struct sl_remote_kv_pins *pins, const struct sl_document_remote_kv *documents,
                                      size_t n_documents, size_t capsule_bytes, struct sl_error *err);
 // Pins the segments of a complete remote KV, if it is a document's and none is pinned for that yet. The caller
 // holds references to the segments.
 void sl_remote_kv_pins_offer(struct sl_remote_kv_pins *pins, const struct sl_capsule_id *capsule,
                              const struct sl_kv_family *family, const struct sl_remote_kv *remote_kv);
-// Returns the bytes that are pinned for this document; 0: none.
+// Returns the bytes that are pinned for this document, or, of NULL, for all; 0: none.
 int64_t sl_remote_kv_pins_bytes(struct sl_remote_kv_pins *pins, const struct sl_document_remote_kv *document);

@@ -4,9 +4,10 @@
 reads each question, and the answer is that of one job with the same recipe on the whole prompt."""
 import os
 import signal
+import tempfile
 
 from documents import TEXT, add, of, names, asking, sluice, store_load
-from harness import Cluster, call, documents_pb, eventually, inference, question, refused, request, run_tests, tokens
+from harness import Cluster, call, document, documents_pb, eventually, inference, question, refused, request, run_tests, tokens
 from test_gateway import chatting_model
 from test_restart import Restarting
 import grpc
@@ -114,6 +115,19 @@ def test_both_parts_are_kept_counted_and_freed():
     with Cluster(coordinator_args=["--document-bytes", str(size)]) as cluster:  # the text's bytes are too many
         assert "--document-bytes" in not_added(cluster, full, "gpl", recipe=TAILORKV)
         add(cluster.channel, "gpl")  # the same text, of which only a capsule counts
+
+
+def test_layers_have_room_beside_documents_that_are_on_disk():
+    """Capsules on the disk may be evicted from memory, so they take none of the share that layers need."""
+    with tempfile.TemporaryDirectory(prefix="sluice-layers-") as folder, Cluster(
+            worker_args={"kvstore": ["--arena", "24M", "--disk", os.path.join(folder, "disk"), "--disk-bytes", "128M"]}) as cluster:
+        others = [add(cluster.channel, f"whole-{seed}", document(6000, seed=seed), recipe="full,format=f16")[0] for seed in (30, 31)]
+        assert sum(one.capsule_bytes for one in others) > 12 << 20 and all(one.on_disk for one in others), others
+        made, _ = add(cluster.channel, "gpl", recipe=TAILORKV)
+        for name, one in [("gpl", made), *((one.name, one) for one in others)] * 2:
+            finished, _ = cluster.answer(asking(name, "What is it?"))
+            assert finished.statistics.n_reused_tokens >= one.n_tokens - 64, (name, finished.statistics)
+        assert reused(made, cluster.answer(asking("gpl"))[0])
 
 
 def test_a_store_that_restarts_gets_both_parts_again():

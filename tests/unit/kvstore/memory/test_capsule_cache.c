@@ -368,6 +368,14 @@ static void test_capsule_cache_documents_keep_half_of_the_arena(void **state) {
     sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
     assert_in_range(stats.bytes, arena.capacity_bytes / 2 - bytes, arena.capacity_bytes / 2);
     assert_int_equal(stats.evictable_bytes, 0);
+    // Offloaded layers of documents take part of the share.
+    sl_capsule_cache_share(fixture->capsule_cache, bytes);
+    sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
+    assert_in_range(stats.evictable_bytes, 1, bytes);
+    sl_capsule_cache_share(fixture->capsule_cache, SIZE_MAX);
+    sl_capsule_cache_get_stats(fixture->capsule_cache, &stats);
+    assert_int_equal(stats.evictable_bytes, stats.bytes);
+    sl_capsule_cache_share(fixture->capsule_cache, 0);
     // Beyond their share, one that is on disk takes its turn among the others; one that is not goes last.
     const size_t first_left = n - stats.bytes / bytes;
     set_on_disk(fixture, &list[first_left + 1]);
