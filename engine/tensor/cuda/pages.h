@@ -135,10 +135,10 @@ GPU_DEVICE uint32_t encode(float x, const code_group &g) {
     return !(t > 0.0f) ? 0u : t >= g.top ? (uint32_t)g.top : (uint32_t)rintf(t);
 }
 
-// Returns the code whose first bit is bit `at` of a row; codes of 3 bits cross bytes.
+// Returns the code whose first bit is bit `at` of a row. Codes of 3 bits cross bytes, so it reads two: rows have scales
+// after them.
 GPU_DEVICE uint32_t code_at(const uint8_t *row, uint32_t at, int bits) {
-    uint32_t next = at % 8 + (uint32_t)bits > 8 ? row[at / 8 + 1] : 0;
-    return (row[at / 8] | next << 8) >> at % 8 & ((1u << bits) - 1);
+    return ((uint32_t)row[at / 8] | (uint32_t)row[at / 8 + 1] << 8) >> at % 8 & ((1u << bits) - 1);
 }
 
 // --- rows: channels [c, c + 8) of slot j of a page, c a multiple of 8 ------------------------------------------------
