@@ -23,6 +23,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -84,12 +85,16 @@ static struct port *port_of(int listener) {
     return find(sl_rpc_local_port(listener));
 }
 
-static void complain(struct port *port, const char *why) {
+// of_descriptors: more of them may help.
+static void complain(struct port *port, const char *why, bool of_descriptors) {
     const int64_t now_ns = sl_now_ns();
     long long before_ns = atomic_load(&port->complained_ns);
+    char limit[64] = "";
+    if (of_descriptors) {
+        snprintf(limit, sizeof limit, "; the limit is %d descriptors (ulimit -n)", sl_descriptors_limit());
+    }
     if (now_ns - before_ns > SL_NS_PER_S && atomic_compare_exchange_strong(&port->complained_ns, &before_ns, now_ns)) {
-        sl_log_warn("rpc", "port %d: %s; the limit is %d descriptors (ulimit -n)", atomic_load(&port->number), why,
-                    sl_descriptors_limit());
+        sl_log_warn("rpc", "port %d: %s%s", atomic_load(&port->number), why, limit);
     }
 }
 
@@ -154,7 +159,8 @@ bool sl_rpc_accept_cut(const char *text) {
             // After shutdown() the peer could go on to write, and wait.
             const struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
             (void)connect(fd, &nowhere, sizeof nowhere);
-            complain(port, "a client cancels calls at once, or lets too many wait for it: its connection is closed");
+            complain(port, "a client cancels calls at once, or lets too many wait for it: its connection is closed",
+                     false);
             return true;
         }
     }
@@ -190,7 +196,7 @@ __attribute__((visibility("default"))) int accept4(int listener, struct sockaddr
         }
         if (fd < 0) {
             if (errno != EAGAIN) {
-                complain(port, strerror(errno));
+                complain(port, strerror(errno), true);
             }
             errno = EAGAIN;
             return -1;
@@ -204,7 +210,7 @@ __attribute__((visibility("default"))) int accept4(int listener, struct sockaddr
         }
         refuse(fd);
         atomic_fetch_add(&port->n_refused, 1);
-        complain(port, "refuses connections: too many, or no memory");
+        complain(port, "refuses connections: too many, or no memory", true);
         if (bytes) {
             *bytes = room;
         }

@@ -269,6 +269,9 @@ def test_who_lets_too_many_calls_wait_loses_the_connection():
         with second.changed:
             assert second.changed.wait_for(lambda: second.has_ended, 5) or SLOW > 1  # hundreds a second
         assert not first.has_ended
+        if second.has_ended:
+            eventually(lambda: "lets too many wait" in cluster.coordinator.errors(), 5, "it says why")
+        assert "ulimit" not in cluster.coordinator.errors()  # more descriptors would not help
         with cluster.channel_of("client/umbrella") as channel:
             assert call(channel, "sluice.v1.Inference.Submit", request(100, max_new_tokens=1)).job_id
         first.connection.shutdown(socket.SHUT_RDWR)
