@@ -311,6 +311,15 @@ static void begin_compacted(struct sl_coordinator *coordinator, const struct sl_
                                                .bytes = described.message.capsule_bytes};
 }
 
+// Notes how much of the prompt's offloaded layers the document's store has.
+static void share_offloaded(const struct sl_document *document, struct sl_demand *demand) {
+    if (document->n_offloaded_heads > 0 && demand->offloaded_unit > 0) {
+        int64_t n = document->capsule_tokens / demand->offloaded_unit * demand->offloaded_unit;
+        n = n < demand->n_prefill_tokens ? n : demand->n_prefill_tokens;
+        demand->stored_bytes = demand->offloaded.bytes / demand->n_prefill_tokens * n;
+    }
+}
+
 // Makes a job's specification from a request whose prompt begins with a document.
 static enum sl_status specify_with(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                    const struct sl_document *document, const Sluice__V1__GenerateRequest *request,
@@ -322,6 +331,7 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
     SL_THEN(status, begin_with(document, document->capsule_tokens, spec_out, err));
     if (status == SL_OK && !spec_out->no_reuse) {
         begin_compacted(coordinator, document, spec_out);
+        share_offloaded(document, &spec_out->demand);
     }
     return status;
 }

@@ -319,7 +319,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
                SL_AGAIN);
     SL_TRY_OR(status, unref_claimed(&claim));
     for (int i = 0; i < claim.n_shares; i++) {
-        int64_t bytes = claim.shares[i].n_offloaded_heads * demand->offloaded.bytes;
+        int64_t bytes = claim.shares[i].n_offloaded_heads * claim.demand.offloaded.bytes;
         sl_worker_claim(claim.shares[i].store, (struct sl_route_need){.bytes = bytes}, 0);
         admission->stats.claimed_bytes += bytes;
     }

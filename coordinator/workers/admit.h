@@ -41,6 +41,7 @@ struct sl_demand {
     struct sl_route_offloaded_heads offloaded; // what kvstores hold; none where the recipe does not offload
     enum sl_kv_format scan;                    // the format in which they search it
     int64_t offloaded_unit;                    // prefill reads on after a multiple of so many of its tokens
+    int64_t stored_bytes; // of an offloaded head, that stores with the prompt's document have: jobs on it share them
 };
 
 /*

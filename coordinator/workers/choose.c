@@ -238,10 +238,11 @@ enum sl_status sl_choose_places(struct sl_admission *admission, const struct sl_
     return SL_OK;
 }
 
-// Chooses the stores among those that have the document's layers; fewer than 1: they take no jobs, have failed the job, or
-// have no room.
+// Chooses the stores among those that have the document's layers, and takes what they have out of the claim; fewer than 1:
+// they take no jobs, have failed the job, or have no room.
 static int choose_holders(struct sl_worker_set *set, const struct sl_claim_spec *spec, uint64_t key,
-                          struct sl_route_share shares_out[SL_MAX_SHARES]) {
+                          struct sl_claim *claim, struct sl_route_share shares_out[SL_MAX_SHARES]) {
+    struct sl_route_offloaded_heads rest = spec->demand->offloaded;
     bool was_ready[SL_MAX_WORKERS];
     for (int i = 0; i < set->n; i++) {
         struct sl_route_view *view = &set->views[i];
@@ -252,7 +253,9 @@ static int choose_holders(struct sl_worker_set *set, const struct sl_claim_spec 
         was_ready[i] = view->ready;
         view->ready = view->ready && has && !view->avoid;
     }
-    int n = sl_route_shares(set->views, set->n, key, &spec->demand->offloaded, false, shares_out, SL_MAX_SHARES);
+    rest.bytes -= spec->demand->stored_bytes < rest.bytes ? spec->demand->stored_bytes : rest.bytes - 1;
+    int n = sl_route_shares(set->views, set->n, key, &rest, false, shares_out, SL_MAX_SHARES);
+    claim->demand.offloaded.bytes = n < 1 ? claim->demand.offloaded.bytes : rest.bytes;
     for (int i = 0; i < set->n; i++) {
         set->views[i].ready = was_ready[i];
     }
@@ -267,7 +270,7 @@ enum sl_status sl_choose_stores(struct sl_admission *admission, const struct sl_
     struct sl_route_share shares[SL_MAX_SHARES];
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, set);
     mark_avoided(set, spec->avoid);
-    int n = spec->n_stores > 0 ? choose_holders(set, spec, key, shares) : 0;
+    int n = spec->n_stores > 0 ? choose_holders(set, spec, key, claim, shares) : 0;
     if (n < 1) {
         n = sl_route_shares(set->views, set->n, key, offloaded_heads, false, shares, SL_MAX_SHARES);
     }

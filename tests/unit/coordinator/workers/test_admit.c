@@ -239,18 +239,23 @@ static void test_admission_offloads_to_the_store_of_the_document(void **state) {
             struct sl_claim_spec spec = {
                 .demand = &demand, .keys = &key, .n_keys = 1, .stores = &stores[i], .n_stores = 1, .avoid = &avoid};
             assert_int_equal(sl_admission_claim(f.admission, &place, &spec, 20, &taken, &err), SL_OK);
-            bool fits = i < 2;
-            assert_int_equal(fits,
+            assert_int_equal(i < 2,
                              taken.n_shares == 1 && strcmp(sl_worker_name(taken.shares[0].store), stores[i]) == 0);
             sl_avoid_add(&avoid, taken.shares[0].store);
             sl_admission_release(f.admission, &taken);
             assert_int_equal(sl_admission_claim(f.admission, &place, &spec, 20, &taken, &err), SL_OK);
-            if (fits) {
+            if (i < 2) {
                 assert_string_not_equal(sl_worker_name(taken.shares[0].store), stores[i]);
             }
             sl_admission_release(f.admission, &taken);
         }
     }
+    struct sl_claim_spec spec = {.demand = &demand, .stores = stores, .n_stores = 1, .avoid = &none};
+    demand.offloaded.bytes = 460; // two are too large for a store, unless it has this already:
+    demand.stored_bytes = 450;
+    assert_int_equal(sl_admission_claim(f.admission, &place, &spec, 20, &taken, &err), SL_OK);
+    assert_true(taken.n_shares == 1 && strcmp(sl_worker_name(taken.shares[0].store), stores[0]) == 0);
+    sl_admission_release(f.admission, &taken);
     sl_admission_leave(f.admission, &place);
     cleanup(&f);
 }
