@@ -168,7 +168,7 @@ static enum sl_status measure(struct bench *b, int rows, struct sl_error *err) {
 }
 
 static void print(const struct bench *b, int kind, int rows, const struct sl_ops *chosen) {
-    int fastest = 1, used = 1;
+    int fastest = 1, used = 0; // the reference, if SLUICE_TIER names it
     for (int t = 1; t < b->n_tiers; t++) {
         fastest = b->tiers[t].seconds < b->tiers[fastest].seconds ? t : fastest;
         used = b->tiers[t].ops == chosen ? t : used;

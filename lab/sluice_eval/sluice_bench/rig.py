@@ -16,10 +16,11 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 from sluice_eval.errors import EvalError, UnavailableError, UsageError
 from sluice_eval.interrupt import interruptible
+from sluice_eval.nearest import no_such
 from sluice_eval.process import find_sluice
 
 from . import __version__, command, options
@@ -170,7 +171,7 @@ def request(ids: list[int], recipe: str, n_output: int, seconds: float) -> dict[
 def measurements(reply: dict[str, Any]) -> dict[str, Any]:
     """Returns what a reply says of its job's times and bytes (docs/HTTP.md: "sluice")."""
     if "error" in reply:
-        raise EvalError(reply["error"]["message"])
+        raise (UsageError if reply["error"].get("code") == "400" else EvalError)(reply["error"]["message"])
     return reply["sluice"]
 
 
@@ -191,8 +192,23 @@ class _Help(argparse.HelpFormatter):
         super().add_usage(usage, actions, groups, prefix or "Usage: ")  # as the programs in C have it
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as the programs in C do."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown and unknown[0].startswith("-"):
+            self.error(no_such("option", unknown[0].partition("=")[0], self._option_string_actions))
+        if unknown:
+            self.error(f"unexpected argument '{unknown[0]}'")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def parser(bench: str, summary: str) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog=f"sluice bench {bench}", description=summary, usage="%(prog)s [options]", allow_abbrev=False,
+    made = _Parser(prog=f"sluice bench {bench}", description=summary, usage="%(prog)s [options]", allow_abbrev=False,
                                    formatter_class=_Help)
     made.add_argument("--version", action="version", version=__version__)
     made.add_argument("--model", "-m", default=os.environ.get("SLUICE_MODEL", "demo"), metavar="MODEL",

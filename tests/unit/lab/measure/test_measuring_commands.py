@@ -83,6 +83,8 @@ class Tiers(unittest.TestCase):
             self.assertEqual([row["chosen"] for row in rows].count(True), 1, case)
         named = rows_of(run(*command, "--only", "Q4_K", env={"SLUICE_TIER": "avx2"}))
         self.assertEqual({row["tier"] for row in named if row["chosen"]}, {"avx2"})
+        plain = rows_of(run(*command, "--only", "Q4_K", env={"SLUICE_TIER": "reference"}))
+        self.assertFalse(any(row["chosen"] for row in plain))
 
 
 class Usage(unittest.TestCase):
@@ -121,6 +123,7 @@ class Usage(unittest.TestCase):
             ["run", "--prompt", "hi", "--save-capsule", "x"],
             ["bench", "compress", "--recipe", "nonsense"],
             ["bench", "compress", "--runs", "0"],
+            ["bench", "ttft", "--model", MODEL, "--tokens", "64", "--recipe", "nonsense"],
             ["bench", "mixed", "--long-tokens", str(POSITIONS + 1)],
             ["bench", "mixed", "--long-tokens", "100", "--short-tokens", "200"],
             ["bench", "mixed", "--synthetic", "--coordinator", "127.0.0.1:1"],
@@ -128,6 +131,10 @@ class Usage(unittest.TestCase):
             done = run(*words)
             self.assertEqual(done.returncode, 2, (words, done.stderr))
             self.assertTrue(done.stderr, words)
+        for words, what in [(["--recpe", "full"], 'there is no option "--recpe"; did you mean "--recipe"?'), (["extra"], "unexpected argument 'extra'")]:
+            done = run("bench", "compress", *words)
+            self.assertEqual(done.stderr, f"sluice bench compress: {what}; see sluice bench compress --help\n")
+            self.assertEqual(done.returncode, 2)
 
     def test_who_measures_a_model_asks_for_one(self):
         for words in [["eval", "fidelity"], ["eval", "perplexity"], ["eval", "weights"], ["profile"], ["train-heads"]]:
