@@ -125,7 +125,7 @@ def test_the_time_to_the_first_token_is_told_by_stages():
             assert shipped and shipped[-1].bytes_sent == shipped[-1].bytes_total, shipped
             assert 0 < s.capsule_bytes - shipped[-1].bytes_total < 65536, (s.capsule_bytes, shipped[-1])  # the header
         began = time.monotonic()
-        before = cluster.submit(endless(3000, 300))
+        before = cluster.submit(endless(3000, 1500))
         waits = cluster.submit(request(3000))
         s = timed(cluster, before, began)[0]
         waited = timed(cluster, waits, began)
