@@ -118,7 +118,8 @@ def test_documents_take_a_disk_beyond_the_memory():
         listed = n_jobs(cluster)
         cluster.kill("kvstore-0")
         cluster.processes["kvstore-0"].popen.wait()
-        cluster.start_worker("kvstore-0")
+        store = cluster.start_worker("kvstore-0")
+        eventually(lambda: any(w.info.rpc_address == store.address for w in cluster.workers().workers), 20, "the store is registered again")
         eventually(lambda: all(of(cluster.channel, "Get", name).on_disk for name in made), 20, "the store reports all")
         assert n_jobs(cluster) == listed, "a text was read again"
         # Half of the disk is for everything else.
