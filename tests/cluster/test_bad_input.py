@@ -154,7 +154,7 @@ def test_requests():
         refused(cluster, bad, ["budget", "sinks"], job(recipe="streamingllm,budget=3"))
         refused(cluster, bad, ["recent"], job(recipe="h2o,scope=recent:200,budget=100"))
         refused(cluster, bad, ["chunk"], job(recipe="full,chunk=100"))
-        refused(cluster, bad, ["int3"], job(recipe="full,format=int3"))
+        refused(cluster, bad, ["int3"], job(recipe="full,format=int5"))
         refused(cluster, bad, ["prompt"], job(text=""))
         refused(cluster, bad, ["prompt"], inference.GenerateRequest(max_new_tokens=4))
         refused(cluster, bad, ["2048"], job(tokens=inference.TokenIds(ids=[1, 2, 2048])))
