@@ -117,7 +117,7 @@ void sl_rpc_streams_close(struct sl_rpc_streams *streams, uint32_t id) {
         return;
     }
     if (stream->held > 0) {
-        (void)count(streams, -(int64_t)stream->held);
+        (void)count(streams, -(int64_t)stream->held); // to hold less is always allowed
     }
     stream->has_closed = true;
     if (++streams->n_closed == streams->n) {
@@ -160,7 +160,7 @@ bool sl_rpc_streams_data(struct sl_rpc_streams *streams, uint32_t id, const uint
 void sl_rpc_streams_end(struct sl_rpc_streams *streams) {
     for (size_t i = 0; i < streams->n; i++) {
         if (!streams->table[i].has_closed && streams->table[i].held > 0) {
-            (void)count(streams, -(int64_t)streams->table[i].held);
+            (void)count(streams, -(int64_t)streams->table[i].held); // to hold less is always allowed
         }
     }
     free(streams->table);

@@ -102,9 +102,9 @@ static const struct {
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };
 
 /*
- * What "auto" is: the fastest tier of each processor for the weights of a model, whose products' precision
- * engine/tensor/ops.h permits. `sluice bench tiers` measures every cell on this machine and compares. The first row
- * whose processor this is counts. Measured on: SPR with AMX, Zen 4, and Emerald Rapids without AMX.
+ * The tier that "auto" takes on each processor: the fastest one whose precision engine/tensor/ops.h permits for the
+ * model's weights. The first row that matches this processor counts. `sluice bench tiers` measures whether the choice is
+ * right. The rows were measured on Sapphire Rapids with AMX, Zen 4, and Emerald Rapids without AMX.
  */
 static const struct {
     bool (*is_this)(void);

@@ -62,7 +62,7 @@ class _Child:
     """A process that says on its standard output when it is ready."""
 
     def __init__(self, words: list[str]) -> None:
-        self._errors = tempfile.TemporaryFile()  # a pipe that nobody reads would fill up
+        self._errors = tempfile.TemporaryFile()  # the child would block on a pipe that is full
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, text=True,
                                          start_new_session=True, preexec_fn=die_with_parent)
 
