@@ -157,6 +157,17 @@ static enum sl_status join(struct sl_messages *m, struct sl_error *err) {
     return SL_OK;
 }
 
+bool sl_repeats_itself(const char *text, size_t n) {
+    enum { BYTES = 1024, MAX_PERIOD = 256 };
+    for (size_t period = 1; n >= BYTES && period <= MAX_PERIOD; period++) {
+        const char *end = text + n - BYTES;
+        if (memcmp(end, end + period, BYTES - period) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 enum sl_status sl_messages_request(struct sl_messages *m, bool as_text, Sluice__V1__GenerateRequest *request,
                                    struct sl_error *err) {
     if (!as_text) {

@@ -36,6 +36,10 @@ void sl_messages_cleanup(struct sl_messages *messages);
 // Adds a document for the next message. Takes the document over in any case.
 enum sl_status sl_messages_add_document(struct sl_messages *messages, char *document, struct sl_error *err);
 
+// True if a text's last 1,024 bytes are one passage of at most 256 bytes, again and again: a small model that samples
+// the likeliest token may go on so to the end of its context.
+bool sl_repeats_itself(const char *text, size_t n);
+
 // Makes the whole conversation the request's prompt: a chat, or one text of all messages in order. Valid until the next
 // call.
 enum sl_status sl_messages_request(struct sl_messages *messages, bool as_text, Sluice__V1__GenerateRequest *request,

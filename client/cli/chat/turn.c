@@ -23,6 +23,7 @@ struct turn {
     char *answer;          // the answer so far
     size_t n_answer;
     bool no_memory;
+    bool repeats; // the answer is ended: it only repeats itself, and nobody asked for a length
     Sluice__V1__Finished__Reason reason;
 };
 
@@ -38,6 +39,7 @@ static void keep_text(struct turn *turn, const char *text) {
     memcpy(answer + turn->n_answer, text, n + 1);
     turn->answer = answer;
     turn->n_answer += n;
+    turn->repeats = !turn->chat->config->request.has_max_new && sl_repeats_itself(turn->answer, turn->n_answer);
 }
 
 // Replaces the answer by its final text, which has no stop string.
@@ -82,7 +84,7 @@ static void on_reconnect(void *arg, const struct sl_error *why) {
 
 static bool stopped(void *arg) {
     struct turn *turn = arg;
-    return turn->no_memory || turn->shown.stopped(turn->shown.arg);
+    return turn->no_memory || turn->repeats || turn->shown.stopped(turn->shown.arg);
 }
 
 // ---- request --------------------------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ static void tell_turn(const struct sl_chat_session *chat) {
     }
 }
 
-// Ends a turn that the user stopped. The partial answer becomes part of the conversation; an empty one does not.
+// Ends a turn that was stopped, by the user or because the answer repeats itself. The partial answer becomes part of the conversation; an empty one does not.
 static int end_cut(struct turn *turn) {
     struct sl_chat_session *chat = turn->chat;
     struct sl_error err;
@@ -178,10 +180,14 @@ static int end_cut(struct turn *turn) {
     }
     bool again = !kept && sl_messages_take_back(&chat->messages);
     if (!chat->config->quiet) {
-        fprintf(stderr, "sluice chat: stopped%s%s\n", kept ? "" : "; the question is left out",
-                again ? ", and its documents stand before the next one" : "");
+        fprintf(stderr, "sluice chat: stopped%s%s%s\n",
+                turn->repeats
+                    ? ": the answer repeats itself; --temperature 0.7 or --repetition-penalty 1.1 make this rarer, "
+                      "-n N allows it"
+                    : "",
+                kept ? "" : "; the question is left out", again ? ", and its documents stand before the next one" : "");
     }
-    return SL_EXIT_CANCELLED;
+    return turn->repeats ? SL_EXIT_OK : SL_EXIT_CANCELLED;
 }
 
 // Removes the last question from the conversation; its documents become pending for the next one.

@@ -99,12 +99,28 @@ static void test_messages_as_text_follow_on_each_other(void **state) {
     sl_messages_cleanup(&messages);
 }
 
+static void test_an_answer_that_repeats_itself(void **state) {
+    (void)state;
+    char text[4096];
+    for (size_t period = 1; period <= 300; period++) {
+        for (size_t i = 0; i < sizeof text; i++) {
+            text[i] = (char)('a' + (i % period) * 7 % 26 + (i % period == period - 1 ? 1 : 0));
+        }
+        text[0] = '!'; // how it began does not matter
+        assert_int_equal(sl_repeats_itself(text, sizeof text), period <= 256);
+        assert_false(sl_repeats_itself(text, 1023));
+        text[sizeof text - 512] = '!';
+        assert_false(sl_repeats_itself(text, sizeof text));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages_begin_with_documents_once),
         cmocka_unit_test(test_messages_taken_back_leave_their_documents_to_the_next),
         cmocka_unit_test(test_messages_cleared_keep_the_system_message_alone),
         cmocka_unit_test(test_messages_as_text_follow_on_each_other),
+        cmocka_unit_test(test_an_answer_that_repeats_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
