@@ -23,6 +23,47 @@ static inline __attribute__((always_inline)) void sl_avx512_fetch(const char *at
     }
 }
 
+// Half a page: rows of codes, each in groups with a scale and a zero.
+struct sl_coded_rows {
+    const uint8_t *codes;
+    const char *pairs; // f16
+    const char *next;  // what to prefetch meanwhile, in place of `codes`
+    size_t n, columns; // rows; columns of each
+    size_t group, strip_rows;
+};
+
+static inline struct sl_coded_rows sl_coded_keys(const struct sl_page_layout *layout, const char *page,
+                                                 const char *next) {
+    return (struct sl_coded_rows){.codes = (const uint8_t *)page + layout->k,
+                                  .pairs = page + layout->k_scale,
+                                  .next = next + layout->k,
+                                  .n = (size_t)layout->head_dim,
+                                  .columns = SL_PAGE_SLOTS,
+                                  .group = SL_PAGE_SLOTS,
+                                  .strip_rows = (size_t)layout->head_dim};
+}
+
+static inline struct sl_coded_rows sl_coded_values(const struct sl_page_layout *layout, const char *page,
+                                                   const char *next, size_t n) {
+    return (struct sl_coded_rows){.codes = (const uint8_t *)page + layout->v,
+                                  .pairs = page + layout->v_scale,
+                                  .next = next + layout->v,
+                                  .n = n,
+                                  .columns = (size_t)layout->head_dim,
+                                  .group = (size_t)sl_v_group(layout->head_dim),
+                                  .strip_rows = SL_PAGE_SLOTS};
+}
+
+// Floats of all scales and zeros of half a page
+#define SL_WIDE_PAIRS (2 * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM / 32)
+
+// Writes the scales and zeros as f32, row by row.
+static inline __attribute__((always_inline)) void sl_avx512_widen_pairs(const struct sl_coded_rows *r, float *wide) {
+    for (size_t i = 0; i < 2 * r->n * (r->columns / r->group); i += 16) { // pages have groups by the eight
+        _mm512_store_ps(wide + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(r->pairs + 2 * i))));
+    }
+}
+
 // The tier's attention kernel (see kv_blocks.h), for calls that a faster one does not cover. A block has at most
 // SL_ATTEND_BLOCK vectors.
 void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,

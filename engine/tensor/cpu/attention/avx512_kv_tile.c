@@ -48,32 +48,23 @@ static inline __attribute__((always_inline)) void values_from_16_bits(const uint
     }
 }
 
-static inline __attribute__((always_inline)) void packed_keys(const struct sl_page_layout *layout, const char *page,
-                                                              enum sl_kv_format format, float *tile) {
-    size_t d = (size_t)layout->head_dim, row_bytes = sl_row_bytes(SL_PAGE_SLOTS, sl_kv_format_bits(format));
-    const uint8_t *row = (const uint8_t *)page + layout->k;
-    const uint16_t *pair = (const uint16_t *)(page + layout->k_scale);
-    for (size_t i = 0; i < d; i++, row += row_bytes, pair += 2) {
-        __m512 scale = _mm512_set1_ps(_cvtsh_ss(pair[0])), zero = _mm512_set1_ps(_cvtsh_ss(pair[1]));
-        SL_UNROLL
-        for (size_t n = 0; n < SL_PAGE_STRIPS; n++) {
-            _mm512_store_ps(tile + (n * d + i) * SL_STRIP, sl_avx512_decode16(row, n, format, scale, zero));
+// Groups are whole strips.
+static inline __attribute__((always_inline)) void from_codes(const struct sl_coded_rows *r, enum sl_kv_format format,
+                                                             float *tile) {
+    _Alignas(64) float wide[SL_WIDE_PAIRS];
+    const float *pair = wide;
+    size_t strips = r->columns / SL_STRIP, in_group = r->group / SL_STRIP,
+           row_bytes = sl_row_bytes((int)r->columns, sl_kv_format_bits(format));
+    sl_avx512_widen_pairs(r, wide);
+    for (size_t row = 0; row < r->n; row++, tile += SL_STRIP) {
+        const uint8_t *codes = r->codes + row * row_bytes;
+        for (size_t line = 0; line < row_bytes; line += 64) {
+            sl_avx512_fetch(r->next + row * row_bytes + line, 1);
         }
-    }
-}
-
-// Groups of channels are whole strips.
-static inline __attribute__((always_inline)) void packed_values(const struct sl_page_layout *layout, const char *page,
-                                                                size_t n_slots, enum sl_kv_format format, float *tile) {
-    size_t strips = (size_t)layout->head_dim / SL_STRIP, in_group = (size_t)sl_v_group(layout->head_dim) / SL_STRIP;
-    const uint8_t *row = (const uint8_t *)page + layout->v;
-    const uint16_t *pair = (const uint16_t *)(page + layout->v_scale);
-    for (size_t j = 0; j < n_slots; j++, row += strips * 2 * (size_t)sl_kv_format_bits(format)) {
         for (size_t first = 0; first < strips; first += in_group, pair += 2) {
-            __m512 scale = _mm512_set1_ps(_cvtsh_ss(pair[0])), zero = _mm512_set1_ps(_cvtsh_ss(pair[1]));
+            const struct sl_avx512_codebook b = sl_avx512_codebook(pair, format);
             for (size_t n = first; n < first + in_group; n++) {
-                _mm512_store_ps(tile + (n * SL_PAGE_SLOTS + j) * SL_STRIP,
-                                sl_avx512_decode16(row, n, format, scale, zero));
+                _mm512_store_ps(tile + n * r->strip_rows * SL_STRIP, sl_avx512_decode16(codes, n, format, &b));
             }
         }
     }
@@ -84,7 +75,8 @@ static inline __attribute__((always_inline)) void fill_keys(const struct sl_page
     if (!sl_avx512_reads(format)) {
         sl_avx2_fill_keys(layout, page, tile);
     } else if (sl_kv_format_is_quantized(format)) {
-        packed_keys(layout, page, format, tile);
+        const struct sl_coded_rows r = sl_coded_keys(layout, page, next);
+        from_codes(&r, format, tile);
     } else {
         keys_from_16_bits((const uint16_t *)(page + layout->k), next + layout->k, (size_t)layout->head_dim, format,
                           tile);
@@ -98,7 +90,8 @@ static inline __attribute__((always_inline)) void fill_values(const struct sl_pa
     if (!sl_avx512_reads(format) || (sl_kv_format_is_quantized(format) && d % SL_STRIP != 0)) {
         sl_avx2_fill_values(layout, page, (int)n, tile);
     } else if (sl_kv_format_is_quantized(format)) {
-        packed_values(layout, page, n, format, tile);
+        const struct sl_coded_rows r = sl_coded_values(layout, page, next, n);
+        from_codes(&r, format, tile);
     } else {
         values_from_16_bits((const uint16_t *)(page + layout->v), next + layout->v, d, n, format, tile);
     }

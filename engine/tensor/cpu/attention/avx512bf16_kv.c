@@ -59,15 +59,6 @@ static void elements_of_rows(float *tile, int n_strips, size_t strip_rows, size_
     }
 }
 
-// Half a page: rows of codes, each in groups with a scale and a zero.
-struct coded_rows {
-    const uint8_t *codes;
-    const char *pairs; // f16
-    const char *next;  // what to prefetch meanwhile, in place of `codes`
-    size_t n, columns; // rows; columns of each: a multiple of 32
-    size_t group, strip_rows;
-};
-
 // Writes 32 columns of two rows, or of a row and zeros, whose codes are computed.
 static inline __attribute__((always_inline)) void compute_columns(const uint8_t *codes[2], const float *pairs[2],
                                                                   enum sl_kv_format format, float *to[2]) {
@@ -84,21 +75,19 @@ static inline __attribute__((always_inline)) void compute_columns(const uint8_t 
 // Does the same by looking up the numbers of both rows' codes at once.
 static inline __attribute__((always_inline)) void look_up_columns(const uint8_t *codes[2], const float *pairs[2],
                                                                   enum sl_kv_format format, float *to[2]) {
-    const __m512i values = sl_bf16_round32(sl_bf16_numbers(pairs[0], format), sl_bf16_numbers(pairs[1], format));
+    const __m512i values = sl_bf16_round32(sl_avx512_numbers(pairs[0], format), sl_avx512_numbers(pairs[1], format));
     size_t strip = sl_row_bytes(SL_STRIP, sl_kv_format_bits(format));
     _mm512_store_si512(to[0], sl_bf16_look_up_rows(codes[0], codes[1], format, values));
     _mm512_store_si512(to[1], sl_bf16_look_up_rows(codes[0] + strip, codes[1] + strip, format, values));
 }
 
-// Writes pairs of rows.
-static inline __attribute__((always_inline)) void pairs_from_codes(const struct coded_rows *r, enum sl_kv_format format,
-                                                                   float *tile) {
+// Writes pairs of rows; their columns are a multiple of 32.
+static inline __attribute__((always_inline)) void pairs_from_codes(const struct sl_coded_rows *r,
+                                                                   enum sl_kv_format format, float *tile) {
     static const float zeros[2] = {0}; // scale and zero of the row that an odd last one is paired with
-    _Alignas(64) float wide[2 * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM / 32];
+    _Alignas(64) float wide[SL_WIDE_PAIRS];
     size_t n_groups = r->columns / r->group, row_bytes = sl_row_bytes((int)r->columns, sl_kv_format_bits(format));
-    for (size_t i = 0; i < 2 * r->n * n_groups; i += 16) { // pages have groups by the eight
-        _mm512_store_ps(wide + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(r->pairs + 2 * i))));
-    }
+    sl_avx512_widen_pairs(r, wide);
     for (size_t row = 0; row < r->n; row += 2, tile += SL_STRIP) {
         bool has_high = row + 1 < r->n;
         const uint8_t *low = r->codes + row * row_bytes, *high = has_high ? low + row_bytes : low;
@@ -112,7 +101,7 @@ static inline __attribute__((always_inline)) void pairs_from_codes(const struct 
             const float *pairs[2] = {pair, has_high ? pair + 2 * n_groups : zeros};
             float *strips = tile + column / SL_STRIP * r->strip_rows / 2 * SL_STRIP;
             float *to[2] = {strips, strips + r->strip_rows / 2 * SL_STRIP};
-            if (sl_bf16_looks_up(format)) {
+            if (sl_avx512_looks_up(format)) {
                 look_up_columns(codes, pairs, format, to);
             } else {
                 compute_columns(codes, pairs, format, to);
@@ -122,13 +111,7 @@ static inline __attribute__((always_inline)) void pairs_from_codes(const struct 
 }
 
 static bool keys_from_codes(const struct sl_page_layout *layout, const char *page, const char *next, float *tile) {
-    const struct coded_rows r = {.codes = (const uint8_t *)page + layout->k,
-                                 .pairs = page + layout->k_scale,
-                                 .next = next + layout->k,
-                                 .n = (size_t)layout->head_dim,
-                                 .columns = SL_PAGE_SLOTS,
-                                 .group = SL_PAGE_SLOTS,
-                                 .strip_rows = (size_t)layout->head_dim};
+    const struct sl_coded_rows r = sl_coded_keys(layout, page, next);
     if (!sl_bf16_decodes(layout->k_format)) {
         return false;
     }
@@ -139,13 +122,7 @@ static bool keys_from_codes(const struct sl_page_layout *layout, const char *pag
 // covers() holds, so groups of channels are multiples of 32.
 static bool values_from_codes(const struct sl_page_layout *layout, const char *page, const char *next, size_t n,
                               float *tile) {
-    const struct coded_rows r = {.codes = (const uint8_t *)page + layout->v,
-                                 .pairs = page + layout->v_scale,
-                                 .next = next + layout->v,
-                                 .n = n,
-                                 .columns = (size_t)layout->head_dim,
-                                 .group = (size_t)sl_v_group(layout->head_dim),
-                                 .strip_rows = SL_PAGE_SLOTS};
+    const struct sl_coded_rows r = sl_coded_values(layout, page, next, n);
     if (!sl_bf16_decodes(layout->v_format)) {
         return false;
     }

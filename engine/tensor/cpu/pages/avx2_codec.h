@@ -109,7 +109,7 @@ static inline __m256 sl_avx2_decode8_by_reference(const uint8_t *row, size_t n, 
     return _mm256_fmadd_ps(_mm256_load_ps(x), b->scale, b->zero);
 }
 
-// Decodes the eight codes from code 8 * n of a row on.
+// Decodes the eight codes from code 8 * n of a row on. It loads four bytes for 3 bits: rows have scales after them.
 static inline __attribute__((always_inline)) __m256
 sl_avx2_decode8(const uint8_t *row, size_t n, enum sl_kv_format format, const struct sl_avx2_codebook *b) {
     if (format == SL_KV_INT8) {
@@ -119,9 +119,10 @@ sl_avx2_decode8(const uint8_t *row, size_t n, enum sl_kv_format format, const st
     if (sl_avx2_integer_bits(format) == 0) {
         return sl_avx2_decode8_by_reference(row, n, format, b);
     }
-    int bits = sl_kv_format_bits(format);
+    const int bits = sl_kv_format_bits(format);
+    const size_t n_loaded = bits == 3 ? 4 : (size_t)bits; // three bytes would be put together in memory
     uint32_t word = 0;
-    memcpy(&word, row + n * (size_t)bits, (size_t)bits);
+    memcpy(&word, row + n * (size_t)bits, n_loaded);
     const __m256i shifts = _mm256_setr_epi32(0, bits, 2 * bits, 3 * bits, 4 * bits, 5 * bits, 6 * bits, 7 * bits);
     __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32((int)word), shifts); // the code is in the low bits
     if (format == SL_KV_INT3) {

@@ -12,7 +12,7 @@
 
 // Returns true for formats that sl_avx512_widen16() or sl_avx512_decode16() read.
 static inline bool sl_avx512_reads(enum sl_kv_format format) {
-    return sl_avx2_widens(format) || format == SL_KV_INT8 || format == SL_KV_INT4;
+    return sl_avx2_widens(format) || sl_avx2_integer_bits(format) > 0;
 }
 
 // Widens sixteen elements of 16 bits.
@@ -34,18 +34,52 @@ static inline __attribute__((always_inline)) __m512 sl_avx512_load16(const char 
                               sl_avx2_load8(part, e + 8, format), 1);
 }
 
-// Decodes sixteen codes of 8 or 4 bits, from code 16 * n of a row on.
-static inline __attribute__((always_inline)) __m512
-sl_avx512_decode16(const uint8_t *row, size_t n, enum sl_kv_format format, __m512 scale, __m512 zero) {
-    __m512i codes;
-    if (format == SL_KV_INT8) {
-        codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(row + 16 * n)));
-    } else { // a byte holds two
-        __m128i bytes = _mm_loadl_epi64((const __m128i *)(row + 8 * n));
-        __m128i high = _mm_srli_epi16(bytes, 4), mask = _mm_set1_epi8(15);
-        codes = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(_mm_and_si128(bytes, mask), _mm_and_si128(high, mask)));
-    }
+// Returns true for codes that stand for at most 16 numbers, which are looked up. Others are computed.
+static inline bool sl_avx512_looks_up(enum sl_kv_format format) {
+    return sl_avx2_integer_bits(format) > 0 && sl_kv_format_bits(format) <= 4;
+}
+
+// Returns the numbers that the codes stand for. Those of fewer than 4 bits are repeated, so that bits above the code do
+// not matter. pair: scale and zero. Callers widen eight pairs at once: one by one, they would cost as much as the codes.
+static inline __attribute__((always_inline)) __m512 sl_avx512_numbers(const float *pair, enum sl_kv_format format) {
+    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                  codes = _mm512_and_si512(lanes, _mm512_set1_epi32((1 << sl_kv_format_bits(format)) - 1));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(codes), _mm512_set1_ps(pair[0]), _mm512_set1_ps(pair[1]));
+}
+
+// The values that the codes of a group stand for.
+struct sl_avx512_codebook {
+    __m512 values;      // of codes that are looked up
+    __m512 scale, zero; // of others
+};
+
+static inline __attribute__((always_inline)) struct sl_avx512_codebook sl_avx512_codebook(const float *pair,
+                                                                                          enum sl_kv_format format) {
+    struct sl_avx512_codebook b = {.scale = _mm512_set1_ps(pair[0]), .zero = _mm512_set1_ps(pair[1])};
+    b.values = sl_avx512_looks_up(format) ? sl_avx512_numbers(pair, format) : b.scale;
+    return b;
+}
+
+static inline __attribute__((always_inline)) __m512 sl_avx512_decode_bytes(const uint8_t *at, __m512 scale,
+                                                                           __m512 zero) {
+    __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(codes), scale, zero);
+}
+
+// Decodes sixteen codes, from code 16 * n of a row on. Eight codes have as many bytes as a code has bits: four bytes are
+// loaded for each eight, up to three of them after the codes, because rows have scales after them.
+static inline __attribute__((always_inline)) __m512
+sl_avx512_decode16(const uint8_t *row, size_t n, enum sl_kv_format format, const struct sl_avx512_codebook *b) {
+    const int bits = sl_kv_format_bits(format);
+    const uint8_t *at = row + 2 * n * (size_t)bits;
+    if (!sl_avx512_looks_up(format)) {
+        return sl_avx512_decode_bytes(at, b->scale, b->zero);
+    }
+    const __m512i eighths = _mm512_set_epi32(7, 6, 5, 4, 3, 2, 1, 0, 7, 6, 5, 4, 3, 2, 1, 0),
+                  shifts = _mm512_mullo_epi32(eighths, _mm512_set1_epi32(bits));
+    __m512i words = _mm512_broadcastd_epi32(_mm_loadu_si32(at));
+    words = _mm512_mask_broadcastd_epi32(words, 0xff00, _mm_loadu_si32(at + bits));
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), b->values); // reads the low four bits
 }
 
 // --- bf16 ------------------------------------------------------------------------------------------------------------
@@ -82,20 +116,6 @@ static inline bool sl_bf16_decodes(enum sl_kv_format format) {
     return sl_avx2_integer_bits(format) > 0;
 }
 
-// Returns true for codes that stand for at most 16 numbers, which are looked up. Others are computed.
-static inline bool sl_bf16_looks_up(enum sl_kv_format format) {
-    return sl_bf16_decodes(format) && sl_kv_format_bits(format) <= 4;
-}
-
-// Returns the numbers that the codes stand for, in f32. Those of fewer than 4 bits are repeated, so that bits above the
-// code do not matter. pair: scale and zero. Callers widen eight pairs at once: one by one, they would cost as much as
-// the codes.
-static inline __attribute__((always_inline)) __m512 sl_bf16_numbers(const float *pair, enum sl_kv_format format) {
-    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-                  codes = _mm512_and_si512(lanes, _mm512_set1_epi32((1 << sl_kv_format_bits(format)) - 1));
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(codes), _mm512_set1_ps(pair[0]), _mm512_set1_ps(pair[1]));
-}
-
 // The values that the codes of a group stand for.
 struct sl_bf16_codebook {
     __m512i values;     // for codes that are looked up: the numbers in bf16, twice
@@ -105,8 +125,8 @@ struct sl_bf16_codebook {
 static inline __attribute__((always_inline)) struct sl_bf16_codebook sl_bf16_codebook(const float *pair,
                                                                                       enum sl_kv_format format) {
     struct sl_bf16_codebook b = {.scale = _mm512_set1_ps(pair[0]), .zero = _mm512_set1_ps(pair[1])};
-    if (sl_bf16_looks_up(format)) {
-        __m512 x = sl_bf16_numbers(pair, format);
+    if (sl_avx512_looks_up(format)) {
+        __m512 x = sl_avx512_numbers(pair, format);
         b.values = sl_bf16_round32(x, x);
     }
     return b;
@@ -158,9 +178,9 @@ static inline __attribute__((always_inline)) void sl_bf16_look_up64(const uint8_
 // Converts 32 codes to bf16.
 static inline __attribute__((always_inline)) __m512i sl_bf16_decode32(const uint8_t *at, enum sl_kv_format format,
                                                                       const struct sl_bf16_codebook *b) {
-    return sl_bf16_looks_up(format) ? sl_bf16_look_up32(at, format, b->values)
-                                    : sl_bf16_round32(sl_avx512_decode16(at, 0, format, b->scale, b->zero),
-                                                      sl_avx512_decode16(at, 1, format, b->scale, b->zero));
+    return sl_avx512_looks_up(format) ? sl_bf16_look_up32(at, format, b->values)
+                                      : sl_bf16_round32(sl_avx512_decode_bytes(at, b->scale, b->zero),
+                                                        sl_avx512_decode_bytes(at + 16, b->scale, b->zero));
 }
 
 #endif
