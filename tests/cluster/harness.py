@@ -436,8 +436,8 @@ def request(n_bytes=6000, recipe="full", key="lantern", value="48213", max_new_t
     return inference.GenerateRequest(recipe=recipe, max_new_tokens=max_new_tokens, stop=["."], **fields)
 
 
-def endless(n_bytes=3000, n_tokens=1500, **fields):
-    """A job that decodes for a while."""
+def endless(n_bytes=3000, n_tokens=8000, **fields):
+    """A job that decodes until the test cancels it, or kills its worker. It takes most of the arena of one worker, see ARENA."""
     return inference.GenerateRequest(text=document(n_bytes) + question(), recipe=fields.pop("recipe", "full"),
                                      max_new_tokens=n_tokens, ignore_eos=True, **fields)
 
