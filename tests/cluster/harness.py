@@ -404,7 +404,7 @@ class Cluster:
             raise AssertionError(f"not clean: { {k: v for k, v in self.gauges().items() if v} }")
 
 
-def eventually(condition, timeout, what):
+def eventually(condition, timeout, what, every=0.05):
     deadline = time.monotonic() + timeout * SLOW
     while True:
         with contextlib.suppress(grpc.RpcError):
@@ -412,7 +412,7 @@ def eventually(condition, timeout, what):
                 return
         if time.monotonic() > deadline:
             raise AssertionError(f"did not happen within {timeout} s: {what}")
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 # -- prompts that the demo model can answer -------------------------------------------------------------------------------

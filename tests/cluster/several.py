@@ -207,7 +207,7 @@ class Answer:
         return "".join(e["token"].get("text", "") for e in list(self.events) if "token" in e)
 
     def wait_for_tokens(self, n, timeout=30):
-        eventually(lambda: len(self.tokens()) >= n or self.popen.poll() is not None, timeout, f"{n} tokens")
+        eventually(lambda: len(self.tokens()) >= n or self.popen.poll() is not None, timeout, f"{n} tokens", every=0.005)
         assert self.popen.poll() is None, f"ended before {n} tokens: {self.said.decode()}"
 
     def end(self, timeout=60):

@@ -14,6 +14,7 @@ import urllib.request
 
 from harness import BIN, MODEL, PATIENCE, SLOW, Cluster, cluster_pb, document, endless, eventually, grpc, in_one_process, inference
 from harness import connect, question, refused, run_tests, stub, tokens, worker_pb
+from test_faults import Watcher
 from test_turns import end, said_of
 
 AGGREGATED = {"decode": ["--aggregated"]}
@@ -90,27 +91,29 @@ def test_many_prompts_are_read_while_answers_are_written():
 
 def test_a_worker_of_both_roles_dies_while_it_reads_and_in_mid_answer():
     with Cluster(prefill=0, decode=3, worker_args=AGGREGATED) as cluster:
-        text = document(8000)
+        text = document(16000)
         job = cluster.submit(inference.GenerateRequest(text=text, recipe="full,chunk=64", max_new_tokens=4, ignore_eos=True))
-        eventually(lambda: cluster.get(job).n_read_tokens > 0, 20, "it is read")
+        eventually(lambda: cluster.get(job).n_read_tokens > 0, 20, "it is read", every=0.005)
         dead = cluster.get(job).decode_worker
         cluster.kill(dead)
         assert tokens(list(cluster.watch(job))) == in_one_process("full,chunk=64", text, n_tokens=4)
         assert cluster.get(job).decode_worker != dead
-        job = cluster.submit(endless(n_tokens=300, recipe="full,format=int8"))
-        eventually(lambda: cluster.get(job).n_output_tokens > 20, 20, "it is written")
-        dead = cluster.get(job).decode_worker
+        watcher = Watcher(cluster, cluster.submit(endless(recipe="full,format=int8")))
+        watcher.wait_for_tokens(20)
+        dead = cluster.get(watcher.job_id).decode_worker
         cluster.kill(dead)
-        events = list(cluster.watch(job))
-        assert tokens(events) == in_one_process("full,format=int8", document(3000) + question(), n_tokens=300)
-        assert events[-1].finished.statistics.retries >= 1 and cluster.get(job).decode_worker != dead, events[-1]
+        watcher.wait_for_resumption()
+        watcher.wait_for_tokens(300)
+        statistics = watcher.cancelled().statistics
+        assert tokens(watcher.events)[:300] == in_one_process("full,format=int8", document(3000) + question(), n_tokens=300)
+        assert statistics.retries >= 1 and cluster.get(watcher.job_id).decode_worker != dead, statistics
 
 
 def test_a_prompt_is_read_where_its_answer_begins_sooner():
     with Cluster(worker_args=AGGREGATED) as cluster:
         finished, events = cluster.answer(ask("full"))
         assert "decode-0 reads and writes: no rate is measured yet" in said_of(events), said_of(events)
-        long = cluster.submit(endless(n_tokens=3000))
+        long = cluster.submit(endless())
         eventually(lambda: cluster.get(long).n_output_tokens > 0, 20, "the worker writes")
         texts = [document(3000, seed=n) + question() for n in range(1, 4)]
         said = [said_of(cluster.answer(ask("full", text))[1]) for text in texts]

@@ -38,7 +38,7 @@ def test_cancel_while_queued():
 
 def test_cancel_while_prefilling():
     with Cluster() as cluster:
-        job_id = cluster.submit(request(20000, recipe="full,chunk=64"))
+        job_id = cluster.submit(request(30000, recipe="full,chunk=64"))
         wait_for_state(cluster, job_id, "PREFILLING")
         cancel_and_check(cluster, job_id)
         assert cluster.answer(request(3000))[0].text.strip() == "48213"
@@ -46,9 +46,9 @@ def test_cancel_while_prefilling():
 
 def test_cancel_while_waiting_for_a_prefill_worker_s_turn():
     with Cluster(kvstore=0, args=["--arena", "128M"]) as cluster:  # neither waits for memory
-        first = cluster.submit(request(20000, recipe="full,chunk=64"))
+        first = cluster.submit(request(30000, recipe="full,chunk=64"))
         wait_for_state(cluster, first, "PREFILLING")
-        second = cluster.submit(request(22000))  # neither the oldest nor the shortest
+        second = cluster.submit(request(32000))  # neither the oldest nor the shortest
         time.sleep(0.3)
         began = time.monotonic()
         assert cluster.cancel(second).state == State.Value("CANCELLED")
@@ -97,7 +97,7 @@ def test_leaving_a_watch_does_not():
 def test_the_job_s_deadline_ends_it():
     with Cluster() as cluster:
         began = time.monotonic()
-        job_id = cluster.submit(endless(n_tokens=5000, deadline_ms=1500))
+        job_id = cluster.submit(endless(deadline_ms=1500))
         last = list(cluster.watch(job_id))[-1].finished
         assert last.status_code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0], last
         assert time.monotonic() - began < 5 * SLOW

@@ -363,7 +363,7 @@ def kept(cluster):
 
 def kill_who_writes(cluster, n_before):
     """Kill the decode worker of the job behind so many, as soon as it has written something."""
-    eventually(lambda: len(cluster.list()) > n_before, 20, "the job has begun")
+    eventually(lambda: len(cluster.list()) > n_before, 20, "the job has begun", every=0.002)  # its answer takes a fifth of a second
     job_id = cluster.list()[0].job_id
     next((event for event in cluster.watch(job_id) if event.HasField("token")), None)
     cluster.kill(cluster.get(job_id).decode_worker)

@@ -8,6 +8,7 @@ import subprocess
 
 from harness import BIN, SLOW, Cluster, call, document, inference, local_tokens, question, run_local, run_tests, tokens
 import grpc
+from test_faults import Watcher
 from test_gateway import Gateway, chatting_model
 
 WORDS = {"prompt": "the lantern", "max_tokens": 24, "ignore_eos": True}
@@ -69,17 +70,14 @@ def test_requests_without_a_seed_are_drawn_anew():
 
 def test_a_drawn_seed_outlives_the_decode_worker():
     with Cluster(decode=2) as cluster:
-        request = drawn(text=document(2000) + question(), max_new_tokens=900)
-        job = cluster.submit(request)
-        events, killed = [], False
-        for event in cluster.watch(job):
-            events.append(event)
-            if event.HasField("token") and event.token.index == 40 and not killed:
-                killed = True
-                cluster.kill(cluster.get(job).decode_worker)
-        assert events[-1].finished.status_code == 0 and events[-1].finished.statistics.retries > 0, events[-1]
-        request.sampling.seed = told(events)
-        assert tokens(cluster.answer(request)[1]) == tokens(events), "the answer that this seed gives"
+        request = drawn(text=document(2000) + question(), max_new_tokens=8000)
+        watcher = Watcher(cluster, cluster.submit(request))
+        watcher.wait_for_tokens(40)
+        cluster.kill(cluster.get(watcher.job_id).decode_worker)
+        watcher.wait_for_resumption()
+        assert watcher.cancelled().statistics.retries > 0
+        request.sampling.seed, request.max_new_tokens = told(watcher.events), len(tokens(watcher.events))
+        assert tokens(cluster.answer(request)[1]) == tokens(watcher.events), "the answer that this seed gives"
 
 
 def test_turns_of_a_conversation_keep_the_seed():

@@ -15,6 +15,7 @@ import urllib.request
 from documents import ADD, add, asking, store_load
 from harness import (MODEL, Cluster, State, call, cluster_pb, connect, document, documents_pb, eventually, inference, question, refused, run_tests,
                      stub, tokens, worker_pb)
+from test_faults import Watcher
 from test_restart import Restarting
 import grpc
 
@@ -78,15 +79,15 @@ def test_decode_answers_without_prefill():
             finished, events = cluster.answer(asking("gpl", text))
             assert finished.statistics.transport == "held" and "decode-0" in begun(events)[0], events
         # It dies in the middle: the other one takes the document from the store, and goes on with the same tokens.
-        endless = inference.GenerateRequest(document="gpl", text=questions[1], max_new_tokens=150, ignore_eos=True)
-        _, whole_events = cluster.answer(endless)
-        stream = cluster.generate(endless)
-        events = [next(stream)]
-        while not events[-1].HasField("token") or events[-1].token.index < 5:
-            events.append(next(stream))
+        long = lambda n_tokens: inference.GenerateRequest(document="gpl", text=questions[1], max_new_tokens=n_tokens, ignore_eos=True)
+        _, whole_events = cluster.answer(long(150))
+        watcher = Watcher(cluster, cluster.submit(long(6000)))
+        watcher.wait_for_tokens(5)
         cluster.kill("decode-0")
-        events += list(stream)
-        assert events[-1].finished.statistics.retries >= 1 and tokens(events) == tokens(whole_events), events[-1]
+        watcher.wait_for_resumption()
+        watcher.wait_for_tokens(150)
+        statistics = watcher.cancelled().statistics
+        assert statistics.retries >= 1 and tokens(watcher.events)[:150] == tokens(whole_events), statistics
         assert prefixes(cluster, "decode-1") == {"store": 1}, prefixes(cluster, "decode-1")
 
         # The store is stopped: the worker uses what it holds. What it does not hold is refused within the job's deadline.

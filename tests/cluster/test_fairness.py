@@ -54,13 +54,15 @@ def test_short_prompts_do_not_wait_for_a_long_one():
     for recipe in ("full", "h2o,budget=0.5,chunk=128"):
         with Cluster(kvstore=0, coordinator_args=PATIENCE) as cluster:  # a job that is tried again begins anew
             long_id = begin_long(cluster, recipe=recipe)
-            for seed in range(4):
-                finished, _ = cluster.answer(request(1500, recipe=recipe, seed=seed))
-                assert finished.status_code == 0, finished
-                assert reading(cluster, long_id), f"{recipe}: the short job waited for the long one"
-            last = list(cluster.watch(long_id))[-1].finished
+            short_ids = [cluster.submit(request(1500, recipe=recipe, seed=seed)) for seed in range(4)]
+            ended = [list(cluster.watch(job_id))[-1] for job_id in short_ids]
+            assert all(event.finished.status_code == 0 for event in ended), ended
+            events = list(cluster.watch(long_id))
+            last = events[-1].finished
             assert last.status_code == 0 and last.statistics.retries == 0, last
-            progress = [e.prefill.tokens_done for e in cluster.watch(long_id) if e.HasField("prefill")]
+            read = next(e.time_ms for e in events if e.HasField("state") and e.state.state == State.Value("DECODING"))
+            assert all(event.time_ms < read for event in ended), f"{recipe}: a short job waited for the long one"
+            progress = [e.prefill.tokens_done for e in events if e.HasField("prefill")]
             assert progress == sorted(progress) and len(progress) > 1, progress
 
 

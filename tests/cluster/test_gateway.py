@@ -481,10 +481,10 @@ def test_files_of_connections_and_of_the_listener():
         # While it drains it accepts no new connection, and the number of its socket is not reused: a thread may still use it.
         with open(f"/proc/{gateway.popen.pid}/net/tcp") as file:
             inode = re.search(rf":{gateway.port:04X} 00000000:0000 0A(?: +\S+){{5}} +(\d+)", file.read()).group(1)
-        with gateway.stream("/v1/completions", {**ANSWER, "max_tokens": 1000, "ignore_eos": True, "stop": None}) as (reply, _):
+        with gateway.stream("/v1/completions", {**ANSWER, "max_tokens": 2000, "ignore_eos": True, "stop": None}) as (reply, _):
             reply.read(100)
             gateway.popen.send_signal(signal.SIGTERM)
-            eventually(lambda: refuses(gateway), 10, "nobody new")
+            eventually(lambda: refuses(gateway), 10, "nobody new", every=0.005)
             assert f"socket:[{inode}]" in open_files(gateway)
             assert reply.read().decode().endswith("data: [DONE]\n\n")
         assert gateway.popen.wait(20 * SLOW) == 0, gateway.errors()

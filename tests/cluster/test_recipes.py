@@ -7,11 +7,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-import threading
 
 from harness import BIN, LAYERS, MODEL, PATIENCE, SLOW, Cluster, document, eventually, inference, local_tokens, question, request, run_local
 import grpc
 from harness import run_tests, tokens
+from test_faults import Watcher
 
 # Presets at a size at which they evict from a short prompt, and combinations that no preset names.
 SMALL = {"full": "", "tailorkv": "topk=16", "tailorkv-1": "topk=16", "tailorkv-near": "topk=16"}
@@ -157,28 +157,20 @@ def test_memory_that_steps_give_back_is_still_theirs():
 
 def test_an_answer_goes_on_elsewhere_after_the_loss_of_its_decode_worker():
     chosen = ["h2o,budget=128,chunk=64,when=chunk+step", "d2o,budget=128", "tailorkv,topk=16"]
-    with Cluster(decode=2) as cluster:
+    with Cluster(decode=2, worker_args={"decode": ["--arena", "128M"]}) as cluster:
         expected = {recipe: tokens(cluster.answer(job(recipe, 160))[1]) for recipe in chosen}
-        ids = {recipe: cluster.submit(job(recipe, 160)) for recipe in chosen}
-        events = {recipe: [] for recipe in chosen}
-
-        def watch(recipe):
-            for event in cluster.watch(ids[recipe], timeout=90):
-                events[recipe].append(event)
-
-        watchers = [threading.Thread(target=watch, args=(recipe,)) for recipe in chosen]
-        for watcher in watchers:
-            watcher.start()
-        eventually(lambda: all(len(tokens(events[recipe])) > 10 for recipe in chosen), 30, "some tokens of every job")
-        lost = cluster.get(ids[chosen[0]]).decode_worker
+        watchers = {recipe: Watcher(cluster, cluster.submit(job(recipe, 8000))) for recipe in chosen}
+        for watcher in watchers.values():
+            watcher.wait_for_tokens(10)
+        lost = cluster.get(watchers[chosen[0]].job_id).decode_worker
+        resumed = [watcher for watcher in watchers.values() if cluster.get(watcher.job_id).decode_worker == lost]
         cluster.kill(lost)
-        for watcher in watchers:
-            watcher.join()
-        for recipe in chosen:
-            finished = events[recipe][-1].finished
-            assert finished.status_code == 0, f"{recipe}: {finished}"
-            assert tokens(events[recipe]) == expected[recipe], recipe
-        assert events[chosen[0]][-1].finished.statistics.retries >= 1
+        for watcher in resumed:
+            watcher.wait_for_resumption()
+        for recipe, watcher in watchers.items():
+            watcher.wait_for_tokens(160)
+            assert watcher.cancelled().statistics.retries == (watcher in resumed), recipe
+            assert tokens(watcher.events)[:160] == expected[recipe], recipe
 
 
 def test_turns_read_only_what_is_new():

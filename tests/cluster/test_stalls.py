@@ -9,6 +9,7 @@ import time
 
 from harness import BIN, PATIENCE, SLOW, Cluster, cluster_pb, connect, eventually, health, in_one_process, inference, request, run_tests, tokens
 import grpc
+from test_faults import Watcher
 
 FREEZE = os.environ.get("SLUICE_FREEZE_LIB", os.path.join(os.path.dirname(BIN), "tests", "lib", "libfreeze.so"))
 FREEZE_SIGNAL = signal.SIGRTMAX - 1
@@ -152,19 +153,18 @@ def test_the_coordinator_notices_that_an_engine_stands_still():
 
 def test_an_answer_that_is_being_written_goes_on_elsewhere():
     """Frozen in the middle of jobs: those get the tokens that they would have got."""
-    asked = job(3000, 600)
     with Cluster(decode=0, coordinator_args=NEVER) as cluster:
         victim = start(cluster, "decode-0", STALL)
         cluster.wait_ready()
-        events, found = cluster.generate(asked, 120), []
-        for event in events:
-            found.append(event)
-            if event.HasField("token") and len(tokens(found)) == 20:
-                freeze(victim, "engine")
-                cluster.start_worker("decode-1")
-        assert found[-1].HasField("finished") and found[-1].finished.status_code == 0, found[-1]
-        assert found[-1].finished.statistics.retries >= 1
-        assert tokens(found) == in_one_process("full", asked.text, 600)
+        asked = job(3000, 8000)
+        watcher = Watcher(cluster, cluster.submit(asked))
+        watcher.wait_for_tokens(20)
+        freeze(victim, "engine")
+        cluster.start_worker("decode-1")
+        watcher.wait_for_resumption()
+        watcher.wait_for_tokens(600)
+        assert watcher.cancelled().statistics.retries >= 1
+        assert tokens(watcher.events)[:600] == in_one_process("full", asked.text, 600)
         end_frozen(cluster, "decode-0")
 
 

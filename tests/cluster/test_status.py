@@ -68,10 +68,10 @@ def test_what_is_told():
         assert job["label"] == EVIL and job["recipe"].startswith("h2o") and job["state"] == "done" and job["error"] == ""
         assert job["read_tokens"] == job["prompt_tokens"] - 1 and job["capsule_bytes"] < job["full_bytes"] / 5
 
-        long = cluster.submit(endless(3000, 4000, label="l\u00e4nger"))
+        long = cluster.submit(endless(label="l\u00e4nger"))
         eventually(lambda: state(gateway)["totals"]["decoding"] == 1, 20, "it decodes")
         [job] = [job for job in state(gateway)["jobs"] if job["state"] == "decoding"]
-        assert job["id"] == long and job["max_tokens"] == 4000 and job["label"] == "l\u00e4nger" and job["decode_worker"] == "decode-0"
+        assert job["id"] == long and job["max_tokens"] == 8000 and job["label"] == "l\u00e4nger" and job["decode_worker"] == "decode-0"
         eventually(lambda: state(gateway)["totals"]["output_tokens"] > told["totals"]["output_tokens"] + 5, 20, "tokens are counted as they come")
         cluster.cancel(long)
         assert state(gateway)["totals"]["cancelled"] == 1
@@ -256,7 +256,7 @@ def test_a_browser_shows_a_real_cluster():
         browser.wait("document.querySelector('#live').textContent === 'live'")
         assert "No job yet." in browser.text() and "decode-0" in browser.text() and browser.ask("document.querySelector('#times').textContent") == "\u2013"
         statistics = cluster.answer(request(3000, recipe="full,format=int4", label=EVIL))[0].statistics
-        long = cluster.submit(endless(3000, 4000))
+        long = cluster.submit(endless())
         browser.wait("document.querySelectorAll('#jobs tbody tr').length === 2")
         browser.wait("document.querySelector('#jobs .state.write')")
         text = browser.text()

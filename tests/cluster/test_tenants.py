@@ -26,7 +26,7 @@ def test_tenants_see_their_own_jobs():
             Cluster(kvstore=0, certificates=made) as cluster, \
             cluster.channel_of("client/acme/alice") as alice, cluster.channel_of("client/acme/bob") as bob, \
             cluster.channel_of("client/umbrella") as stranger:
-        job_id = call(alice, "sluice.v1.Inference.Submit", endless(1000, 400)).job_id
+        job_id = call(alice, "sluice.v1.Inference.Submit", endless(1000)).job_id
         job = inference.JobRequest(job_id=job_id)
         unknown = [grpc.StatusCode.NOT_FOUND]
         watch = inference.WatchRequest(job_id=job_id)
@@ -71,7 +71,7 @@ def test_a_tenant_has_its_share_of_the_line_and_its_turn():
         submit = "sluice.v1.Inference.Submit"
         theirs = []
         for i in range(2):  # these run
-            theirs.append(call(greedy, submit, endless(300 + i, 6000)).job_id)
+            theirs.append(call(greedy, submit, endless(300 + i)).job_id)
             eventually(lambda: cluster.get(theirs[-1]).state == State.Value("DECODING"), 30, "it runs")
         theirs += [call(greedy, submit, endless(400 + i, 300)).job_id for i in range(4)]
         said = refused(FULL, call, greedy, submit, endless(500, 300))
@@ -90,7 +90,7 @@ def test_a_tenant_has_its_share_of_watchers():
     with certificates("client/greedy", "client/victim") as made, \
             Cluster(kvstore=0, args=["--arena", "128M"], certificates=made, coordinator_args=["--max-watchers", "6"]) as cluster, \
             cluster.channel_of("client/greedy") as greedy, cluster.channel_of("client/victim") as victim:
-        job_id = call(greedy, "sluice.v1.Inference.Submit", endless(300, 8000)).job_id
+        job_id = call(greedy, "sluice.v1.Inference.Submit", endless(300)).job_id
         calls = [watch(greedy, job_id) for _ in range(3)]
         for one in calls:
             next(one)
@@ -182,7 +182,7 @@ class Unread:
 
 def test_who_does_not_read_is_not_waited_for():
     with Cluster(kvstore=0, args=["--arena", "128M"], coordinator_args=["--reader-timeout", "500ms", "--max-watchers", "4"]) as cluster:
-        job_id = cluster.submit(endless(300, 8000, sampling=inference.Sampling(logprobs=20)))
+        job_id = cluster.submit(endless(300, sampling=inference.Sampling(logprobs=20)))
         unread = [Unread(cluster.coordinator.address, job_id) for _ in range(4)]
         eventually(lambda: "has read nothing for 500 ms" in cluster.coordinator.errors(), 60, "the coordinator gives one up")
         eventually(lambda: cluster.coordinator.errors().count("has read nothing") == 4, 60, "all four")

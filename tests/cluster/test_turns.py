@@ -33,7 +33,7 @@ def n_read(cluster):
 def test_a_worker_without_room_is_not_waited_for():
     with Cluster(decode=1, worker_args={"decode": ["--max-jobs", "1"]}) as cluster:
         first, _ = cluster.answer(turn(BEGIN))
-        long = cluster.submit(endless(n_tokens=3000))
+        long = cluster.submit(endless())
         eventually(lambda: cluster.get(long).n_output_tokens > 0, 20, "the only worker is busy")
         cluster.start_worker("decode-1")
         cluster.wait_ready()
@@ -123,7 +123,7 @@ def test_copies_go_with_their_turns():
         assert again.statistics.n_reused_tokens == answer.statistics.n_reused_tokens, (again, answer)
         copies(2, 2)
         # A turn that is stopped leaves no copy, and both that are there: the next one goes on from the last.
-        running = cluster.submit(turn(text, max_new_tokens=400))
+        running = cluster.submit(turn(text, max_new_tokens=6000))
         eventually(lambda: cluster.get(running).n_output_tokens > 0, 20, "a turn runs")
         cluster.cancel(running)
         eventually(lambda: cluster.get(running).state == State.CANCELLED, 20, "it was stopped")
