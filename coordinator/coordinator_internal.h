@@ -74,13 +74,20 @@ struct sl_coordinator {
     int n_fibers;          // of jobs
 };
 
+// How a job belongs to the call that submits it.
+enum sl_job_kind {
+    SL_JOB_DETACHED,
+    SL_JOB_ATTACHED,       // it ends with its call (Generate)
+    SL_JOB_READS_DOCUMENT, // likewise, and one store gets all that it leaves
+};
+
 /*
  * submit.c: checks a request, puts it in the line and starts its fiber; or finds the job that the same idempotency key made before.
- * The caller owns the reference *job_out. call_deadline_ns: SL_NO_DEADLINE for Submit. attached: the job ends with its call (Generate).
+ * The caller owns the reference *job_out. call_deadline_ns: SL_NO_DEADLINE for Submit.
  */
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                      const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
-                                     bool attached, struct sl_job **job_out, struct sl_error *err);
+                                     enum sl_job_kind kind, struct sl_job **job_out, struct sl_error *err);
 
 // submit.c: waits for a turn to tokenize a tenant's request of this deadline (deadline_ms 0: the default), or of its call.
 enum sl_status sl_coordinator_begin_tokenizing(struct sl_coordinator *coordinator, const char *tenant,

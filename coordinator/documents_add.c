@@ -327,7 +327,7 @@ static enum sl_status follow(struct adding *adding, struct sl_job *job, struct s
 static enum sl_status read_text(struct adding *adding, struct sl_error *err) {
     struct sl_job *job = NULL;
     SL_TRY(sl_coordinator_submit(adding->coordinator, sl_rpc_call_identity(adding->call), &adding->reading.request,
-                                 sl_rpc_call_deadline_ns(adding->call), true, &job, err));
+                                 sl_rpc_call_deadline_ns(adding->call), SL_JOB_READS_DOCUMENT, &job, err));
     enum sl_status status = follow(adding, job, err);
     if (status != SL_OK) {
         sl_job_cancel(job);

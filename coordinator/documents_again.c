@@ -40,7 +40,8 @@ static enum sl_status begin(struct sl_coordinator *coordinator, struct sl_docume
         reading.request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
         reading.request.tokens = &ids;
     }
-    SL_THEN(status, sl_coordinator_submit(coordinator, &owner, &reading.request, SL_NO_DEADLINE, true, job_out, err));
+    SL_THEN(status, sl_coordinator_submit(coordinator, &owner, &reading.request, SL_NO_DEADLINE, SL_JOB_READS_DOCUMENT,
+                                          job_out, err));
     free(ids.ids);
     return status;
 }

@@ -133,7 +133,7 @@ static enum sl_status submit(struct sl_call_memory *memory, const Sluice__V1__Ge
                              int64_t call_deadline_ns, bool attached, struct sl_job **job_out, struct sl_error *err) {
     SL_TRY(hold_tokens(memory, request, err));
     return sl_coordinator_submit(memory->coordinator, sl_rpc_call_identity(memory->call), request, call_deadline_ns,
-                                 attached, job_out, err);
+                                 attached ? SL_JOB_ATTACHED : SL_JOB_DETACHED, job_out, err);
 }
 
 static enum sl_status submit_and_reply(struct sl_call_memory *memory, const Sluice__V1__GenerateRequest *request,

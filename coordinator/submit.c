@@ -193,10 +193,10 @@ static void drop(struct sl_coordinator *coordinator, struct sl_job *job) {
 }
 
 // Starts a job that is in the line. *job_out: that job, or the one of a faster call with the same key.
-static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *job, bool attached,
+static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *job, enum sl_job_kind kind,
                             struct sl_job **job_out, struct sl_error *err) {
     if (coordinator->state != NULL) {
-        sl_state_keep(coordinator->state, job, attached);
+        sl_state_keep(coordinator->state, job, kind != SL_JOB_DETACHED);
     }
     // The job enters the table before its fiber starts, so that it can be found as soon as it has events.
     struct sl_job *first = sl_jobs_add(coordinator->jobs, job);
@@ -402,8 +402,8 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
 }
 
 static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
-                             const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns, bool attached,
-                             struct sl_job **job_out, struct sl_error *err) {
+                             const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                             enum sl_job_kind kind, struct sl_job **job_out, struct sl_error *err) {
     uint64_t request_hash = 0;
     SL_TRY(sl_coordinator_check_leads(coordinator, err));
     if (request->idempotency_key[0] != '\0') {
@@ -416,21 +416,22 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
     struct sl_job *job = NULL;
     SL_TRY(make_job(coordinator, caller, request, request_hash, call_deadline_ns, &job, err));
     job->trace = sl_trace_current();
+    job->spec.demand.in_one_store = kind == SL_JOB_READS_DOCUMENT;
     enum sl_status status = sl_tenants_take(coordinator->tenants, caller->tenant, &job->place.tenant, err);
     SL_THEN(status, sl_admission_enter(coordinator->admission, &job->spec.demand, &job->place, err));
     SL_TRY_OR(status, sl_job_unref(&job));
-    return start(coordinator, job, attached, job_out, err);
+    return start(coordinator, job, kind, job_out, err);
 }
 
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                      const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
-                                     bool attached, struct sl_job **job_out, struct sl_error *err) {
+                                     enum sl_job_kind kind, struct sl_job **job_out, struct sl_error *err) {
     // of the whole, so that a tenant that sends hundreds at once does not take every processor
     struct sl_tokenizing_turn turn;
     enum sl_status status = sl_coordinator_begin_tokenizing(coordinator, caller->tenant, request->deadline_ms,
                                                             call_deadline_ns, &turn, err);
     if (status == SL_OK) {
-        status = submit(coordinator, caller, request, call_deadline_ns, attached, job_out, err);
+        status = submit(coordinator, caller, request, call_deadline_ns, kind, job_out, err);
         sl_tokenizing_end(&turn);
     }
     if (status != SL_OK) {

@@ -42,6 +42,7 @@ struct sl_demand {
     enum sl_kv_format scan;                    // the format in which they search it
     int64_t offloaded_unit;                    // prefill reads on after a multiple of so many of its tokens
     int64_t stored_bytes; // of an offloaded head, that stores with the prompt's document have: jobs on it share them
+    bool in_one_store;    // the job reads a document: the store of its capsule gets all offloaded heads, or it fails
 };
 
 /*
@@ -148,7 +149,8 @@ struct sl_claim_spec {
 /*
  * Waits at most wait_ms for this place to be the first, and for workers that have room, and claims them.
  * SL_AGAIN: not yet; the place is kept. SL_ERR_PEER_LOST: no worker of a role is ready; err says which.
- * SL_ERR_PRECONDITION: it fits none of the workers that are ready now.
+ * SL_ERR_PRECONDITION: it fits none of the workers that are ready now. SL_ERR_EXHAUSTED: other jobs use the memory of a
+ * document's store (in_one_store).
  */
 enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queue_place *place,
                                   const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,

@@ -262,6 +262,15 @@ static int choose_holders(struct sl_worker_set *set, const struct sl_claim_spec 
     return n;
 }
 
+// Leaves one store to choose from: the one that gets the prompt's capsule. Returns its place; -1: no store is ready.
+static int keep_together(struct sl_worker_set *set, uint64_t key) {
+    int store = sl_route_store(set->views, set->n, key);
+    for (int i = 0; i < set->n; i++) {
+        set->views[i].ready &= i == store;
+    }
+    return store;
+}
+
 enum sl_status sl_choose_stores(struct sl_admission *admission, const struct sl_claim_spec *spec,
                                 struct sl_claim *claim, struct sl_error *err) {
     const struct sl_route_offloaded_heads *offloaded_heads = &spec->demand->offloaded;
@@ -270,6 +279,7 @@ enum sl_status sl_choose_stores(struct sl_admission *admission, const struct sl_
     struct sl_route_share shares[SL_MAX_SHARES];
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, set);
     mark_avoided(set, spec->avoid);
+    int only = spec->demand->in_one_store ? keep_together(set, key) : -1;
     int n = spec->n_stores > 0 ? choose_holders(set, spec, key, claim, shares) : 0;
     if (n < 1) {
         n = sl_route_shares(set->views, set->n, key, offloaded_heads, false, shares, SL_MAX_SHARES);
@@ -288,6 +298,12 @@ enum sl_status sl_choose_stores(struct sl_admission *admission, const struct sl_
                          ": it fits never; start more kvstores, or use a shorter prompt or a smaller format",
                          offloaded_heads->bytes * offloaded_heads->n, offloaded_heads->replicas,
                          sl_route_store_room(set->views, set->n));
+    } else if (n < 0 && only >= 0) { // jobs after this one wait too, and other stores may serve them
+        status = sl_fail(err, SL_ERR_EXHAUSTED,
+                         "other jobs use %s's memory: it has no room now for the %" PRId64
+                         " bytes of offloaded layers of a document, which it keeps beside the capsule; try again when "
+                         "they have ended",
+                         set->views[only].name, offloaded_heads->bytes * offloaded_heads->n);
     }
     for (int i = 0; i < n; i++) {
         claim->shares[i].store = sl_worker_ref(set->workers[shares[i].view]);

@@ -18,7 +18,8 @@ EXACT = "place=offload/1-,retrieve=near,topk=64"  # layers that stay are in f16:
 
 def whole(recipe, end=question()[1:], text=TEXT, **fields):
     """The job whose prompt is a document and a question."""
-    return inference.GenerateRequest(text=text + "\n" + end, recipe=recipe, max_new_tokens=12, stop=["."], **fields)
+    fields = {"max_new_tokens": 12, "stop": ["."], **fields}
+    return inference.GenerateRequest(text=text + "\n" + end, recipe=recipe, **fields)
 
 
 def restart(cluster, *workers):
@@ -145,6 +146,24 @@ def test_a_store_that_restarts_gets_both_parts_again():
         finished, again = cluster.answer(asking("gpl", "What else?"))
         assert reused(made, finished), finished.statistics
         assert tokens(cluster.answer(asking("gpl"))[1]) == tokens(events)
+
+
+def test_it_is_not_read_while_other_jobs_use_its_stores_memory():
+    """Its layers would go to another store than its capsule, so no store would have the document."""
+    with Cluster() as cluster:
+        size = add(cluster.channel, "probe", recipe=TAILORKV)[0].offloaded_bytes
+    with Cluster(kvstore=2, worker_args={"kvstore": ["--arena", str(int(2.6 * size))]}) as cluster:
+        jobs = [cluster.submit(whole(TAILORKV, max_new_tokens=4000, ignore_eos=True, stop=[])) for _ in range(2)]
+        for job in jobs:  # which begin alike, so they use the same store
+            eventually(lambda: cluster.get(job).state == inference.DECODING, 30, "the job is answered")
+        said = not_added(cluster, grpc.StatusCode.RESOURCE_EXHAUSTED, "gpl", recipe=TAILORKV)
+        assert said.startswith("other jobs use kvstore-") and "no room now for the " in said and "try again" in said, said
+        assert names(cluster.channel) == []
+        for job in jobs:
+            cluster.cancel(job)
+        eventually(lambda: all(cluster.get(job).state == inference.CANCELLED for job in jobs), 10, "the jobs ended")
+        made, _ = add(cluster.channel, "gpl", recipe=TAILORKV)
+        assert made.store, made
 
 
 def test_a_chat_is_cut_before_what_follows_the_text():

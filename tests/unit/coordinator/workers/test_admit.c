@@ -14,68 +14,10 @@
 #include "base/version.h"
 #include "coordinator/workers/admit.h"
 #include "engine/compress/plan/plan.h"
+#include "tests/unit/coordinator/workers/admit_fixture.h"
 #include "tests/unit/scarce.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 6, .n_kv_heads = 2, .head_dim = 64};
-static const struct sl_avoid none;
-
-struct fixture {
-    struct sl_registry *registry;
-    struct sl_affinity *affinity;
-    struct sl_admission *admission;
-};
-
-static struct fixture make(int max_running, int max_queued) {
-    struct fixture f = {0};
-    struct sl_registry_config config = {.model_fingerprint = 1, .heartbeat_ms = 1000};
-    assert_int_equal(sl_registry_create(&config, &f.registry, NULL), SL_OK);
-    assert_int_equal(sl_affinity_create(100, &f.affinity, NULL), SL_OK);
-    assert_int_equal(sl_admission_create(f.registry, f.affinity, max_running, max_queued, &f.admission, NULL), SL_OK);
-    return f;
-}
-
-static void cleanup(struct fixture *f) {
-    struct sl_admission_stats stats;
-    sl_admission_get_stats(f->admission, &stats);
-    assert_int_equal(stats.n_queued, 0);
-    assert_int_equal(stats.n_running, 0);
-    assert_int_equal(stats.claimed_bytes, 0);
-    sl_admission_destroy(&f->admission);
-    sl_affinity_destroy(&f->affinity);
-    sl_registry_destroy(&f->registry);
-}
-
-#define PREFILL SLUICE__V1__WORKER_ROLE__PREFILL
-#define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
-#define BOTH    ((Sluice__V1__WorkerRole)99)
-
-// staging_bytes: 0: what travels lies in the arena
-static void join_staging(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int64_t arena_bytes,
-                         int64_t staging_bytes, int max_jobs) {
-    Sluice__V1__WorkerInfo info = SLUICE__V1__WORKER_INFO__INIT;
-    info.name = name;
-    info.role = role == BOTH ? DECODE : role;
-    info.reads = role == BOTH;
-    info.rpc_address = "127.0.0.1:1";
-    info.version = SL_VERSION;
-    info.model_fingerprint = 1;
-    info.arena_bytes = arena_bytes;
-    info.staging_bytes = staging_bytes;
-    info.max_jobs = max_jobs;
-    info.epoch = 1;
-    assert_int_equal(sl_registry_register(f->registry, &info, sl_now_ns(), NULL), SL_OK);
-}
-
-static void join(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int64_t arena_bytes, int max_jobs) {
-    join_staging(f, name, role, arena_bytes, 0, max_jobs);
-}
-
-static enum sl_status claim(struct fixture *f, struct sl_queue_place *place, const struct sl_demand *demand,
-                            struct sl_claim *claim_out, struct sl_error *err) {
-    const struct sl_claim_spec spec = {.demand = demand, .avoid = &none};
-    return sl_admission_claim(f->admission, place, &spec, 20, claim_out, err);
-}
-
 static void test_demand_agrees_with_the_plan(void **state) {
     (void)state;
     struct sl_recipe recipe;
@@ -194,69 +136,6 @@ static void test_admission_takes_the_place_that_has_room(void **state) {
     sl_admission_release(f.admission, &second);
     sl_admission_leave(f.admission, &place);
     sl_admission_leave(f.admission, &next);
-    cleanup(&f);
-}
-
-// A prompt that is shorter than a block of a prefix has no keys.
-static void test_admission_finds_stores_without_a_key(void **state) {
-    (void)state;
-    struct fixture f = make(4, 4);
-    struct sl_error err;
-    struct sl_queue_place place = {0};
-    struct sl_claim taken;
-    struct sl_demand demand = {.n_prefill_tokens = 10, .capsule_bytes = 10, .decode_bytes = 10, .prefill_bytes = 10};
-    demand.offloaded = (struct sl_route_offloaded_heads){.n = 2, .replicas = 1, .bytes = 100};
-    join(&f, "decode-0", DECODE, 1000, 4);
-    join(&f, "prefill-0", PREFILL, 1000, 4);
-    join(&f, "kvstore-0", SLUICE__V1__WORKER_ROLE__KVSTORE, 1000, 4);
-    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
-    assert_int_equal(claim(&f, &place, &demand, &taken, &err), SL_OK);
-    assert_int_equal(taken.n_shares, 1);
-    sl_admission_release(f.admission, &taken);
-    sl_admission_leave(f.admission, &place);
-    cleanup(&f);
-}
-
-// The offloaded layers of a question are where its document's are, if that store has room and has not failed the job.
-static void test_admission_offloads_to_the_store_of_the_document(void **state) {
-    (void)state;
-    struct fixture f = make(4, 4);
-    struct sl_error err;
-    struct sl_queue_place place = {0};
-    struct sl_claim taken;
-    struct sl_demand demand = {.n_prefill_tokens = 10, .capsule_bytes = 10, .decode_bytes = 10, .prefill_bytes = 10};
-    demand.offloaded = (struct sl_route_offloaded_heads){.n = 2, .replicas = 1, .bytes = 100};
-    join(&f, "decode-0", DECODE, 1000, 4);
-    join(&f, "prefill-0", PREFILL, 1000, 4);
-    static char stores[3][64] = {"kvstore-0", "kvstore-1", "kvstore-2"};
-    for (int i = 0; i < 3; i++) {
-        join(&f, stores[i], SLUICE__V1__WORKER_ROLE__KVSTORE, i < 2 ? 1000 : 150, 4); // the last one is too small
-    }
-    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
-    for (uint64_t key = 0; key < 16; key++) {
-        for (int i = 0; i < 3; i++) {
-            struct sl_avoid avoid = {.n = 0};
-            struct sl_claim_spec spec = {
-                .demand = &demand, .keys = &key, .n_keys = 1, .stores = &stores[i], .n_stores = 1, .avoid = &avoid};
-            assert_int_equal(sl_admission_claim(f.admission, &place, &spec, 20, &taken, &err), SL_OK);
-            assert_int_equal(i < 2,
-                             taken.n_shares == 1 && strcmp(sl_worker_name(taken.shares[0].store), stores[i]) == 0);
-            sl_avoid_add(&avoid, taken.shares[0].store);
-            sl_admission_release(f.admission, &taken);
-            assert_int_equal(sl_admission_claim(f.admission, &place, &spec, 20, &taken, &err), SL_OK);
-            if (i < 2) {
-                assert_string_not_equal(sl_worker_name(taken.shares[0].store), stores[i]);
-            }
-            sl_admission_release(f.admission, &taken);
-        }
-    }
-    struct sl_claim_spec spec = {.demand = &demand, .stores = stores, .n_stores = 1, .avoid = &none};
-    demand.offloaded.bytes = 460; // two are too large for a store, unless it has this already:
-    demand.stored_bytes = 450;
-    assert_int_equal(sl_admission_claim(f.admission, &place, &spec, 20, &taken, &err), SL_OK);
-    assert_true(taken.n_shares == 1 && strcmp(sl_worker_name(taken.shares[0].store), stores[0]) == 0);
-    sl_admission_release(f.admission, &taken);
-    sl_admission_leave(f.admission, &place);
     cleanup(&f);
 }
 
@@ -546,18 +425,6 @@ static void test_admission_never_promises_more_than_there_is(void **state) {
     cleanup(&f);
 }
 
-static int start_rpc(void **state) {
-    (void)state;
-    sl_rpc_init();
-    return 0;
-}
-
-static int stop_rpc(void **state) {
-    (void)state;
-    sl_rpc_shutdown();
-    return 0;
-}
-
 static enum sl_status make_workers(void *arg, struct sl_error *err) {
     (void)arg;
     struct fixture f = {0};
@@ -582,8 +449,6 @@ int main(void) {
         cmocka_unit_test(test_admission_refuses_what_never_fits_with_numbers),
         cmocka_unit_test(test_admission_claims_one_worker_of_both_roles),
         cmocka_unit_test(test_admission_takes_the_place_that_has_room),
-        cmocka_unit_test(test_admission_finds_stores_without_a_key),
-        cmocka_unit_test(test_admission_offloads_to_the_store_of_the_document),
         cmocka_unit_test(test_admission_counts_staging_memory),
         cmocka_unit_test(test_admission_counts_a_document_once),
         cmocka_unit_test(test_admission_needs_room_for_a_document_that_no_job_shares),
