@@ -112,8 +112,8 @@ const struct sl_model_config *sl_model_get_config(const struct sl_model *model);
 const struct sl_rope *sl_model_get_rope(const struct sl_model *model, int rope_set);
 size_t sl_model_weight_bytes(const struct sl_model *model); // as stored in the folder
 
-// Returns true if `model` is a GGUF file with matrices of more bits than bf16: f16 or f32. Returns false, too, if it cannot
-// be read: loading reports why.
+// Returns true if `model` is a GGUF file with matrices of more bits than bf16: f16 or f32. Returns false, too, if it
+// cannot be read: loading reports why.
 bool sl_model_exceeds_bf16(const char *model);
 
 // Returns the bytes that a forward pass reads: packed matrices (or stored ones, with a tier that does not pack),

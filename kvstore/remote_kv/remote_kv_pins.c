@@ -12,6 +12,7 @@ struct pin {
     struct sl_document_remote_kv document;
     struct sl_kv_segment **segments; // [n_segments], a reference each; NULL: not complete yet
     size_t n_segments, bytes;
+    bool is_refused; // it did not fit, and the log has said so
 };
 
 struct sl_remote_kv_pins {
@@ -128,9 +129,12 @@ static void fill(struct sl_remote_kv_pins *pins, struct pin *pin, const struct s
     size_t taken = pins->bytes + pins->capsule_bytes;
     bool fits = taken <= pins->max_bytes && bytes <= pins->max_bytes - taken;
     struct sl_kv_segment **segments = fits ? malloc(n * sizeof(struct sl_kv_segment *)) : NULL;
-    if (!segments) {
+    if (!segments && !pin->is_refused) {
         sl_log_warn("remote_kv", "%zu bytes of a document's offloaded layers are not kept: %zu of %zu bytes are taken",
                     bytes, taken, pins->max_bytes);
+    }
+    pin->is_refused = !segments;
+    if (!segments) {
         return;
     }
     for (size_t i = 0; i < n; i++) {
