@@ -100,7 +100,7 @@ bench: build     ## the engine, the fabric and whole jobs, each beside what it i
 	@build/bin/sluice bench ttft
 	@build/bin/sluice bench mixed
 
-bench-cluster: programs ## goodput by mode and recipe, coordinator, store, simulator beside timed workers, in 8 minutes
+bench-cluster: programs ## goodput by mode and recipe, coordinator, store, simulator beside timed workers, in 8 minutes; VOID: the machine was busy
 	@PATH="/usr/bin:$$PATH" tools/bench_cluster.sh --modes aggregated,disaggregated --rates 1,3 --duration 5s --repetitions 2
 	@build/bin/sluice bench coordinator --cells 16:256 --seconds 5
 	@build/bin/sluice bench store --largest 1M --runs 3 --entries 100000

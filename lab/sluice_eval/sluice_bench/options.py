@@ -22,8 +22,8 @@ Workload = Union[Drawn, Conversations, Trace]
 PROGRAM = "sluice bench cluster"
 SUMMARY = "Send requests at given rates to servers with OpenAI's HTTP API, and measure latencies and goodput."
 EPILOG = """A length is N, A-B (uniform), exp:MEAN or lognormal:MEDIAN:SIGMA. docs/BENCHMARKS.md has examples.
-Ctrl-C ends with the tables of what was measured. A run is void if the generator itself was late (--max-lag).
-Exit codes: 0 done, 1 failed or void, 2 wrong usage, 3 a server cannot be reached or has no room, 4 stopped by a signal."""
+Ctrl-C ends with the tables of what was measured. A run is void if the generator itself was late (--max-lag): its row says so.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a server cannot be reached or has no room, 4 stopped by a signal."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 DEFAULT_COUNT = 50

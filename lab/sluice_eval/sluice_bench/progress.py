@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress on standard error: a bar on a terminal, else a line after each run."""
+"""Progress on standard error: a row after each run, and on a terminal a bar before it."""
 from __future__ import annotations
 
 import shutil
@@ -34,8 +34,6 @@ class Bar:
                 f"{progress.n_missed} refused or failed")
         print(f"\r\x1b[K{text[:shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
 
-    def end(self, goodput: float) -> None:
-        if self._is_terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        else:
-            print(f"{self._command}: {self._what}: goodput {goodput:.2f}/s", file=sys.stderr, flush=True)
+    def end(self, row: str) -> None:
+        erase = "\r\x1b[K" if self._is_terminal else ""
+        print(f"{erase}{self._command}: {self._what}: {row}", file=sys.stderr, flush=True)

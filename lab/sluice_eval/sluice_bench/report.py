@@ -74,27 +74,47 @@ def _per_answer(lines: list[Figures], name: str, of: str, scale: float, digits: 
     return f"{scale * statistics.median(shares):.{digits}f}" if shares else "-"
 
 
-def grouped(lines: Iterable[Figures]) -> dict[str, dict[Any, list[Figures]]]:
-    """Returns the runs that count by label and rate, in the order in which they came."""
+def row(line: Figures) -> str:
+    """Returns a run in a line, and why it is void."""
+    def ms(name: str, digits: int) -> str:
+        return "-" if line[name] is None else f"{line[name]:.{digits}f}"
+    text = (f"goodput {line['request_goodput']:.2f}/s, p50 TTFT {ms('p50_ttft_ms', 0)}, TPOT {ms('p50_tpot_ms', 1)} ms, {line['completed']} done, "
+            f"{line['failed']} failed")
+    return text + (f", VOID: {line['void']}" if line["void"] else "")
+
+
+def _by_series(lines: Iterable[Figures]) -> dict[str, dict[Any, list[Figures]]]:
+    """Returns the runs in which a request ended by label and rate, in the order in which they came."""
     found: dict[str, dict[Any, list[Figures]]] = {}
     for line in lines:
-        if not line["void"] and line["completed"] + line["failed"] > 0:
+        if line["completed"] + line["failed"] > 0:
             found.setdefault(line["label"], {}).setdefault(line["request_rate"], []).append(line)
     return found
 
 
+def grouped(lines: Iterable[Figures]) -> dict[str, dict[Any, list[Figures]]]:
+    """Returns the runs that count: those that are not void."""
+    return _by_series(line for line in lines if not line["void"])
+
+
+def _number_of(runs: list[Figures], counting: list[Figures]) -> str:
+    n_void = len(runs) - len(counting)
+    return str(len(counting)) if n_void == 0 else f"{len(counting)} + {n_void} VOID" if counting else f"{n_void} VOID"
+
+
 def table(lines: list[Figures]) -> Table:
-    """Returns a row for each rate and series: medians of the repetitions, of goodput with their range."""
+    """Returns a row for each rate and series: medians of the repetitions, of goodput with their range. Void ones count only where all are."""
     made = Table([">rate", "series", ">runs", ">done", ">refused", ">failed", ">goodput (range)", ">in SLO %", ">right %", ">TTFT p50/90/99 ms", ">TPOT", ">ITL",
                   ">ITL/request", ">E2E", ">MB/answer", ">reused %", ">retries", ">busy %", ">steal %", ">lag p99 ms"])
-    found = grouped(lines)
+    found = _by_series(lines)
     rates = dict.fromkeys(line["request_rate"] for line in lines)
     for rate in rates:
         for label, by_rate in found.items():
-            runs = by_rate.get(rate)
-            if not runs:
+            if rate not in by_rate:
                 continue
-            made.add(rate if isinstance(rate, str) else f"{rate:.4g}", label, str(len(runs)), *(
+            counting = [line for line in by_rate[rate] if not line["void"]]
+            runs = counting or by_rate[rate]
+            made.add(rate if isinstance(rate, str) else f"{rate:.4g}", label, _number_of(by_rate[rate], counting), *(
                 str(sum(run[name] for run in runs)) for name in ("completed", "refused")), str(sum(run["failed"] - run["refused"] for run in runs)),
                 _with_range(runs, "request_goodput"), _median(runs, "slo_attainment", 100), _per_answer(runs, "right", "completed", 100, 0), _percentiles(runs, "ttft"), _percentiles(runs, "tpot", 1),
                 _percentiles(runs, "itl", 1), _percentiles(runs, "itl_per_request", 1), _percentiles(runs, "e2el"),

@@ -20,7 +20,7 @@ from .host import raise_descriptor_limit, raise_priority
 from .load import Run, Sender, Series
 from .measure import first_errors, summary
 from .progress import Bar
-from .report import Figures, dumps, request_line, run_line
+from .report import Figures, dumps, request_line, row, run_line
 from .workloads import Request, Trace, render
 
 CALIBRATION_WORDS = (32, 544)  # the difference of two prompts, without what servers add to each
@@ -167,7 +167,7 @@ class Sweep:
         finally:
             self._sender = None
         self._keep(run, cluster_metrics.difference(before, cluster_metrics.read(page)))
-        bar.end(self.lines[-1]["request_goodput"])
+        bar.end(row(self.lines[-1]))
         self._complain(run)
         if self._is_cancelled:
             raise CancelledError("stopped by a signal: the table has what was measured")
@@ -198,8 +198,6 @@ class Sweep:
     def _complain(self, run: Run) -> None:
         line = self.lines[-1]
         what = f"{options.PROGRAM}: {run.series.name} at {run.rate:.4g}/s"
-        if line["void"]:
-            print(f"{what}: this run is void: {line['void']}", file=sys.stderr, flush=True)
         if line["without_usage"]:
             self.notes["a server sent no usage: pieces of text are counted for tokens"] = None
         if run.stopped:

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import unittest
 
 from .support import PACKAGE, ROOT, FolderTest, command, lines_of, needs_sluice
 
-from sluice_bench import cluster_metrics, measure, options, pictures
+from sluice_bench import cluster_metrics, measure, options, pictures, report
 from sluice_bench.answer import DONE, FAILED, REFUSED, Answer
 from sluice_bench.grpc_client import GrpcServer, decode, encode
 from sluice_bench.host import Host
@@ -265,6 +266,17 @@ class Measuring(unittest.TestCase):
         self.assertIsNone(measure.summary(run, measure.Slo(), 0.05, 0.8)["void"])
         self.assertIn("80% busy, and 70% are", measure.summary(run, measure.Slo(), 0.05, 0.7)["void"])
 
+    def test_void_runs_have_rows(self):
+        run = self.run_of(self.answer(101.001, 101.101, n_output=2))
+        run.series = Series("s", types.SimpleNamespace(model="m", url="u"), {})
+        lines = [report.run_line(run, measure.summary(run, measure.Slo(), most_lag_s), {}) for most_lag_s in (0.05, 0.0001, 0.0001)]
+        lines[0] |= {"request_rate": 2.0}
+        lines[1] |= {"request_rate": 2.0, "request_goodput": 9.0}  # void beside one that counts: not in the median
+        self.assertRegex(report.table(lines).text(), r"(?m)^ *2  s +1 \+ 1 VOID .* 0\.10 ")
+        self.assertRegex(report.table(lines).text(), r"(?m)^ *1  s +1 VOID .* 0\.10 ")
+        self.assertEqual(report.grouped(lines), {"s": {2.0: lines[:1]}})
+        self.assertEqual(report.highest_good(lines), ["s: up to 2 requests/s"])
+
     def test_nothing_measured_is_no_zero(self):
         found = measure.summary(self.run_of(), measure.Slo(), 1)
         self.assertIsNone(found["p99_ttft_ms"])
@@ -395,9 +407,10 @@ class Running(FolderTest):
         self.assertIn("sent no usage", said)
 
     def test_a_generator_that_lags_voids_the_run(self):
-        line, _, said = self.one(None, "--count", "3", "--rates", "50", "--max-lag", "0.001ms", code=1)
+        line, _, said = self.one(None, "--count", "3", "--rates", "50", "--max-lag", "0.001ms")
         self.assertIn("the generator lagged", line["void"])
-        self.assertIn("1 of 1 runs are void", said)
+        self.assertIn("1 of 1 runs are VOID", said)
+        self.assertRegex(said, r"run 1/1: .*, 3 done, 0 failed, VOID: the generator lagged: p99 ")
 
     def test_wrong_answers_miss(self):
         def answer(handler, body, n):
