@@ -235,6 +235,7 @@ static void run_on_cancel_locked(struct sl_rpc_call *call) {
 void sl_rpc_call_count_waste(struct sl_rpc_call *call) {
     char *peer = grpc_call_get_peer(call->call);
     if (peer && sl_rpc_resets_of_peer(peer)) {
+        sl_rpc_resets_note(call->caller_hash);
         sl_rpc_accept_cut(peer);
     }
     gpr_free(peer);

@@ -33,6 +33,7 @@
 #include "base/locked.h"
 #include "base/log.h"
 #include "net/rpc/rpc_internal.h"
+#include "net/trust/certificate.h"
 
 enum {
     MOST = 64 << 10, // bytes of a header block, with the heads of its frames
@@ -74,7 +75,7 @@ struct frames {
     struct sl_rpc_streams streams;
 };
 
-static void begin(struct frames *frames, bool is_watched, int port, size_t owner) {
+static void begin(struct frames *frames, bool is_watched, int port, size_t owner, uint64_t caller) {
     SL_LOCKED(&frames->mutex);
     sl_rpc_streams_end(&frames->streams); // of another connection
     frames->is_watched = is_watched;
@@ -85,6 +86,7 @@ static void begin(struct frames *frames, bool is_watched, int port, size_t owner
     frames->n_block = frames->data_of = frames->n_owed = 0;
     frames->n_resets = 0;
     frames->streams.owner = owner;
+    frames->streams.caller = caller;
 }
 
 static uint32_t stream_of(const uint8_t *head) {
@@ -127,9 +129,11 @@ static const char *count_frame(struct frames *frames) {
         return NULL;
     }
     sl_rpc_streams_close(&frames->streams, stream);
-    return stream > frames->newest_before && sl_rpc_resets_in_a_read(&frames->resets_since_ns, &frames->n_resets)
-               ? "opens calls and cancels them at once"
-               : NULL;
+    if (stream <= frames->newest_before || !sl_rpc_resets_in_a_read(&frames->resets_since_ns, &frames->n_resets)) {
+        return NULL;
+    }
+    sl_rpc_resets_note(frames->streams.caller);
+    return "opens calls and cancels them at once";
 }
 
 // Takes bytes of a frame's head, or of its payload.
@@ -210,7 +214,7 @@ bool sl_rpc_headers_watch(int fd, bool in_clear, int port) {
     if (!find(fd) && (!in_clear || fd >= CHUNKS * CHUNK || !add_chunk(fd / CHUNK))) {
         return !in_clear;
     }
-    begin(find(fd), in_clear, port, (size_t)fd % SL_RPC_OWNERS);
+    begin(find(fd), in_clear, port, (size_t)fd % SL_RPC_OWNERS, 0);
     return true;
 }
 
@@ -333,15 +337,13 @@ static void make_index(void) {
     tls_index = SSL_get_ex_new_index(0, NULL, NULL, NULL, free_frames);
 }
 
-// Returns a number that is the same for all connections with the peer's certificate.
-static size_t owner_of(const SSL *ssl) {
+// Returns the hash of the identity in the peer's certificate. Without one, the server refuses every call.
+static uint64_t caller_of(const SSL *ssl) {
     X509 *certificate = SSL_get1_peer_certificate(ssl);
-    uint8_t digest[EVP_MAX_MD_SIZE] = {0};
-    if (certificate) {
-        (void)X509_digest(certificate, EVP_sha256(), digest, NULL); // if it fails: zeros
-    }
+    struct sl_identity caller = {.role = 0};
+    (void)sl_certificate_identity(certificate, &caller, NULL);
     X509_free(certificate);
-    return digest[0] % SL_RPC_OWNERS;
+    return sl_rpc_caller_hash(&caller);
 }
 
 // Returns the frames of a connection; NULL: no memory.
@@ -353,7 +355,8 @@ static struct frames *frames_of(SSL *ssl) {
         return frames;
     }
     pthread_mutex_init(&frames->mutex, NULL);
-    begin(frames, true, 0, owner_of(ssl));
+    const uint64_t caller = caller_of(ssl);
+    begin(frames, true, 0, caller / 2 % SL_RPC_OWNERS, caller);
     if (SSL_set_ex_data(ssl, tls_index, frames) != 1) {
         free(frames);
         return NULL;

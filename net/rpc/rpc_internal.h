@@ -107,6 +107,12 @@ bool sl_rpc_resets_of_peer(const char *peer);
 // Counts a stream whose reset arrived in the same read as its start. *n counts those of a connection since *since_ns.
 // Returns true when a second has too many: close the connection.
 bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n);
+// Returns a number that is the same for all connections of a tenant, or of another role's name. Never 0.
+uint64_t sl_rpc_caller_hash(const struct sl_identity *caller);
+// Notes that a connection of a caller was closed for its calls, and tells whether that was so in the last seconds. 0: a caller
+// without a certificate, of whom nothing is noted.
+void sl_rpc_resets_note(uint64_t caller);
+bool sl_rpc_resets_are_recent(uint64_t caller);
 
 // ---- rpc_headers.c: connections whose header blocks do not end --------------------------------------------------------
 
@@ -122,13 +128,16 @@ struct sl_rpc_streams {               // the open streams of a connection; zeroe
     struct sl_rpc_open_stream *table; // [n] of [cap], with ascending ids
     size_t n, n_closed, cap;
     uint32_t newest;
-    size_t owner; // hash of the caller, below SL_RPC_OWNERS
+    size_t owner;    // hash of the caller, below SL_RPC_OWNERS
+    uint64_t caller; // sl_rpc_caller_hash(); 0: without TLS
+    bool has_more;   // it had more open than it might have after a connection of its caller was closed
 };
 
 // Sets the streams that a connection may have open, and the bytes of unfinished messages that all may hold; the largest of
 // all servers count.
 void sl_rpc_streams_allow(size_t n_streams, int64_t n_bytes);
-// A stream's headers came. False: too many are open, or no memory.
+// A stream's headers came. False: too many are open, or no memory. A caller whose connection was closed for its calls may have
+// fewer for some seconds, except over a connection that had more before.
 bool sl_rpc_streams_open(struct sl_rpc_streams *streams, uint32_t id);
 void sl_rpc_streams_close(struct sl_rpc_streams *streams, uint32_t id); // from either side
 // Data of a stream came. False: the caller holds too much.
@@ -268,6 +277,7 @@ struct sl_rpc_call {
     _Atomic int64_t deadline_ns; // a handler may lower it while gRPC reports the end
     struct sl_identity caller;   // valid once the call is accepted
     size_t owner;                // hash of the caller, below SL_RPC_OWNERS; 0 before it is known
+    uint64_t caller_hash;        // 0: without credentials
     struct sl_rpc_account account;
     bool metadata_sent;
     atomic_int refs;                     // held by the thread that handles it and by each pending operation

@@ -11,6 +11,8 @@
  *         of thousands in a second would be accepted, and another ended.
  *         Peers share N_ENTRIES entries by their hash. An entry counts all its peers together, so that a client cannot
  *         escape with two ports in one entry; the peer that crosses the limit loses its connection.
+ *         A caller with a certificate whose connection was closed gets connections with fewer streams for CALM_S (rpc_streams.c):
+ *         else each of them costs the server hundreds of calls, which it accepts and ends, until it is closed too.
  *         gRPC core creates a call for each stream before a server accepts it, and frees it long after the reset. So
  *         rpc_headers.c also counts resets that arrive in the same read as the start of their stream. It does not know the
  *         host, so a closed connection halves that limit for everyone.
@@ -40,6 +42,24 @@ static struct {
     } entries[N_ENTRIES];
     struct closed hosts[N_ENTRIES], all;
 } resets = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static atomic_llong closed_ns[N_ENTRIES]; // when a connection of a caller was last closed, by the caller's hash
+
+uint64_t sl_rpc_caller_hash(const struct sl_identity *caller) {
+    const char *name = caller->tenant[0] ? caller->tenant : caller->name;
+    return sl_hash(name, strlen(name), caller->role) | 1;
+}
+
+void sl_rpc_resets_note(uint64_t caller) {
+    if (caller != 0) {
+        atomic_store(&closed_ns[caller % N_ENTRIES], sl_now_ns());
+    }
+}
+
+bool sl_rpc_resets_are_recent(uint64_t caller) {
+    const long long last_ns = caller != 0 ? atomic_load(&closed_ns[caller % N_ENTRIES]) : 0;
+    return last_ns != 0 && sl_now_ns() - last_ns < CALM_S * SL_NS_PER_S;
+}
 
 // Returns what is allowed in a second after connections were closed. Lock held.
 static int most_after(struct closed *closed, int64_t now_ns) {

@@ -175,8 +175,8 @@ static bool identify(struct sl_rpc_call *call) {
         return false;
     }
     if (server->credentials) {
-        const char *name = call->caller.tenant[0] ? call->caller.tenant : call->caller.name;
-        call->owner = sl_hash(name, strlen(name), call->caller.role) % SL_RPC_OWNERS;
+        call->caller_hash = sl_rpc_caller_hash(&call->caller);
+        call->owner = call->caller_hash / 2 % SL_RPC_OWNERS;
     } else {
         char *peer = grpc_call_get_peer(call->call);
         call->owner = sl_hash(peer, strlen(peer), 0) % SL_RPC_OWNERS;

@@ -9,7 +9,8 @@
  *         close, in both directions, and of the data between. Only an unfinished message counts: gRPC passes on a
  *         finished one, and its windows limit what may follow it.
  *         When all connections hold too much, the next data of a caller with more than an equal part closes its connection.
- *         So callers with less keep theirs. A caller is a certificate; without TLS each connection is one.
+ *         So callers with less keep theirs.
+ *         A caller is a tenant, or another role's name; without TLS each connection is one.
  * Threads: any; one at a time for a connection, under the mutex of its frames.
  */
 #include <pthread.h>
@@ -20,6 +21,7 @@
 
 enum {
     FIRST_STREAMS = 16,
+    FEWER = 16,        // times fewer streams, after a connection of the caller was closed for its calls
     IDLE_STREAMS = 64, // what the table of a connection without calls may keep
 };
 
@@ -103,10 +105,17 @@ bool sl_rpc_streams_open(struct sl_rpc_streams *streams, uint32_t id) {
         return true;
     }
     streams->newest = id;
-    if (streams->n - streams->n_closed >= atomic_load(&most_streams) ||
+    const size_t n_open = streams->n - streams->n_closed, most = atomic_load(&most_streams);
+    if (n_open >= most) {
+        sl_rpc_resets_note(streams->caller);
+        return false;
+    }
+    const bool needs_more = n_open > most / FEWER && !streams->has_more;
+    if ((needs_more && sl_rpc_resets_are_recent(streams->caller)) ||
         (streams->n == streams->cap && !make_room(streams))) {
         return false;
     }
+    streams->has_more |= needs_more;
     streams->table[streams->n++] = (struct sl_rpc_open_stream){.id = id};
     return true;
 }
@@ -164,5 +173,5 @@ void sl_rpc_streams_end(struct sl_rpc_streams *streams) {
         }
     }
     free(streams->table);
-    *streams = (struct sl_rpc_streams){.owner = streams->owner};
+    *streams = (struct sl_rpc_streams){.owner = streams->owner, .caller = streams->caller};
 }

@@ -5,8 +5,8 @@ How long a well-behaved client waits alone and beside each attack: victim.py [--
 
 A cluster with certificates and a gateway with keys serves the victim's short prompts, by turns over gRPC and HTTP, while an attacker drives
 rows of docs/budget.csv to their bounds. The victim runs alone before each attack, so that both figures are of the same time. Prints the
-median, the 99th percentile and the number n of answers of each. Attackers have a nice value of 19: where they share processors with the
-servers, their own work is not what is measured; what the servers do for them is.
+median, the 99th percentile and the number n of answers of each, and how many processors the servers took. Attackers have a nice value of 19:
+where they share processors with the servers, their own work is not what is measured; what the servers do for them is.
 
 Fails if a 99th percentile beside an attack is above twice the one alone (--at-most), if the victim gets an error, or if no attack drives a row.
 """
@@ -378,6 +378,29 @@ def percentile(times, share):
     return 1000 * sorted(times)[min(len(times) - 1, int(share * len(times)))] if times else float("inf")
 
 
+def processor_seconds(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return sum(map(int, file.read().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+class Costs:
+    """How many processors each server takes while the victim runs."""
+
+    def __init__(self, pids):
+        self.pids, self.wall_s, self.used_s = pids, 0, dict.fromkeys(pids, 0)
+
+    @contextlib.contextmanager
+    def counted(self):
+        before, began = {name: processor_seconds(pid) for name, pid in self.pids.items()}, time.monotonic()
+        yield
+        self.wall_s += time.monotonic() - began
+        for name, pid in self.pids.items():
+            self.used_s[name] += processor_seconds(pid) - before[name]
+
+    def of(self, *names):
+        return sum(self.used_s[name] for name in names or self.pids) / self.wall_s
+
+
 def rows_not_driven():
     with open(TABLE, encoding="utf-8") as file:
         resources = [row["resource"] for row in csv.DictReader(file)]
@@ -396,11 +419,14 @@ def drive(options, cluster, gateway, folder):
                    "processes": {name: {"address": p.address, "fabric": p.fabric, "admin": p.admin} for name, p in cluster.processes.items()}}, file)
     victim, wrong = Victim(cluster, gateway), []
     victim.run(2)
-    print(f"{'attack':28} {'alone: p50 ms':>13} {'p99':>7} {'beside: p50':>11} {'p99':>7} {'ratio':>6} {'alone: n':>8} {'beside: n':>9} {'errors':>6}")
+    pids = {name: process.popen.pid for name, process in [*cluster.processes.items(), ("gateway", gateway)]}
+    print(f"{'attack':28} {'alone: p50 ms':>13} {'p99':>7} {'beside: p50':>11} {'p99':>7} {'ratio':>6} {'alone: n':>8} {'beside: n':>9} {'errors':>6} "
+          f"{'CPUs: alone':>11} {'beside':>6}  most of it")
     for name in options.only.split(",") if options.only else NAMED:
-        alone, beside, errors = [], [], []
+        alone, beside, errors, costs_alone, costs_beside = [], [], [], Costs(pids), Costs(pids)
         for _ in range(options.turns):
-            times, failed = victim.run(options.seconds)
+            with costs_alone.counted():
+                times, failed = victim.run(options.seconds)
             alone += times
             errors += failed
             attacker = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--attack", name, "--scene", path],
@@ -408,7 +434,8 @@ def drive(options, cluster, gateway, folder):
             try:
                 # It imports gRPC first. The victim asks meanwhile: a tenant leaves room to others while they ask.
                 errors += victim.run(SETTLE_S + 1)[1]
-                times, failed = victim.run(options.seconds)
+                with costs_beside.counted():
+                    times, failed = victim.run(options.seconds)
                 beside += times
                 errors += failed
                 assert attacker.poll() is None, f"{name} has ended by itself"
@@ -417,8 +444,10 @@ def drive(options, cluster, gateway, folder):
                 attacker.wait()
             time.sleep(SETTLE_S)
         ratio = percentile(beside, 0.99) / percentile(alone, 0.99)
+        most = max(pids, key=lambda name: costs_beside.of(name) - costs_alone.of(name))  # pylint: disable=cell-var-from-loop
         print(f"{name:28} {percentile(alone, 0.5):13.1f} {percentile(alone, 0.99):7.1f} {percentile(beside, 0.5):11.1f} "
-              f"{percentile(beside, 0.99):7.1f} {ratio:6.2f} {len(alone):8} {len(beside):9} {len(errors):6}", flush=True)
+              f"{percentile(beside, 0.99):7.1f} {ratio:6.2f} {len(alone):8} {len(beside):9} {len(errors):6} "
+              f"{costs_alone.of():11.2f} {costs_beside.of():6.2f}  {most} {costs_alone.of(most):.2f} -> {costs_beside.of(most):.2f}", flush=True)
         wrong += [f"{name}: the p99 is {ratio:.2f} times what it is alone"] if ratio > options.at_most else []
         wrong += [f"{name}: {text}" for text in errors[:3]]
     return wrong

@@ -271,6 +271,15 @@ def test_who_lets_too_many_calls_wait_loses_the_connection():
         assert not first.has_ended
         if second.has_ended:
             eventually(lambda: "lets too many wait" in cluster.coordinator.errors(), 5, "it says why")
+            again, other = (partial_requests.Client(cluster.coordinator.address, made.folder, who) for who in ("client-acme", "client-umbrella"))
+            for one in (again, other):
+                with contextlib.suppress(OSError):
+                    for stream in range(1, 2 * 150, 2):
+                        one.open(stream, head)
+            with again.changed:
+                assert again.changed.wait_for(lambda: again.has_ended, 10 * SLOW), "for some seconds it may have fewer calls at once"
+            assert not other.has_ended and not first.has_ended
+            other.connection.shutdown(socket.SHUT_RDWR)
         assert "ulimit" not in cluster.coordinator.errors()  # more descriptors would not help
         with cluster.channel_of("client/umbrella") as channel:
             assert call(channel, "sluice.v1.Inference.Submit", request(100, max_new_tokens=1)).job_id

@@ -107,6 +107,30 @@ static void test_open_streams_are_few(void **state) {
     assert_false(send_more(&one, 1, 101));
 }
 
+// Each connection of a caller would cost a server all the calls that one may have, until it is closed as well.
+static void test_after_a_closed_connection_streams_are_fewer(void **state) {
+    (void)state;
+    uint32_t id = 1;
+    one.caller = 11;
+    two.caller = 13;
+    for (; id < 2 * MOST_STREAMS; id += 2) {
+        assert_true(sl_rpc_streams_open(&one, id));
+    }
+    assert_false(sl_rpc_streams_open(&one, id)); // more than it may: closed
+    sl_rpc_streams_end(&one);
+    assert_true(sl_rpc_streams_open(&one, 1));
+    assert_false(sl_rpc_streams_open(&one, 3));
+    assert_true(sl_rpc_streams_open(&two, 1) && sl_rpc_streams_open(&two, 3));
+    sl_rpc_resets_note(two.caller);
+    assert_true(sl_rpc_streams_open(&two, 5)); // it had as many before
+    sl_rpc_streams_end(&two);
+    assert_true(sl_rpc_streams_open(&two, 1));
+    assert_false(sl_rpc_streams_open(&two, 3));
+    one.caller = 0; // without a certificate nothing is noted
+    sl_rpc_resets_note(0);
+    assert_true(sl_rpc_streams_open(&one, 5));
+}
+
 // gRPC does not read a connection that it gives up: its descriptor, or another library's of the same number, holds nothing.
 static void test_a_connection_that_is_shut_down_holds_nothing(void **state) {
     (void)state;
@@ -285,6 +309,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_message_counts_until_it_is_finished, begin_counting, end_counting),
         cmocka_unit_test_setup_teardown(test_who_holds_less_than_its_part_goes_on, begin_counting, end_counting),
         cmocka_unit_test_setup_teardown(test_open_streams_are_few, begin_counting, end_counting),
+        cmocka_unit_test_setup_teardown(test_after_a_closed_connection_streams_are_fewer, begin_counting, end_counting),
         cmocka_unit_test_setup_teardown(test_a_connection_that_is_shut_down_holds_nothing, begin_counting,
                                         end_counting),
     };
