@@ -14,8 +14,15 @@
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define ROUND_MS 1000
-#define CALL_MS  1000
+#define ROUND_MS      1000
+#define CALL_MS       1000
+#define FIRST_WAIT_MS 2000 // after the first failure of a store; twice as long after each further one
+#define LAST_WAIT_MS  8000
+
+struct failing_store {
+    struct sl_worker *worker; // with a reference
+    int64_t wait_ms, until_ns;
+};
 
 struct sl_document_keeper {
     struct sl_documents *documents;
@@ -34,22 +41,77 @@ struct sl_document_keeper {
     Sluice__V1__StoreKey keys[SL_MAX_DOCUMENTS], *pointers[SL_MAX_DOCUMENTS];
     struct sl_worker_set stores;
     struct sl_rpc_stream *calls[SL_MAX_WORKERS]; // one a store
-    bool answers[SL_MAX_WORKERS];                // the store answered the last call
+    bool answers[SL_MAX_WORKERS];                // the store answered the last call; before a call: it is asked
+    struct failing_store failing[SL_MAX_WORKERS];
+    int n_failing;
 };
+
+// ---- stores that fail (the thread's) ----------------------------------------------------------------------------------
+
+static struct failing_store *find_failing(struct sl_document_keeper *keeper, const struct sl_worker *worker) {
+    for (int i = 0; i < keeper->n_failing; i++) {
+        if (keeper->failing[i].worker == worker) {
+            return &keeper->failing[i];
+        }
+    }
+    return NULL;
+}
+
+static void drop_failing(struct sl_document_keeper *keeper, struct failing_store *store) {
+    sl_worker_unref(&store->worker);
+    *store = keeper->failing[--keeper->n_failing];
+}
+
+// Forgets the failures of workers that are gone: one that registers again is told at once.
+static void drop_lost(struct sl_document_keeper *keeper) {
+    for (int i = keeper->n_failing - 1; i >= 0; i--) {
+        if (sl_worker_is_lost(keeper->failing[i].worker)) {
+            drop_failing(keeper, &keeper->failing[i]);
+        }
+    }
+}
+
+static void note_answer(struct sl_document_keeper *keeper, struct sl_worker *worker, bool has_answered) {
+    struct failing_store *store = find_failing(keeper, worker);
+    if (has_answered && store != NULL) {
+        drop_failing(keeper, store);
+    }
+    if (has_answered) {
+        return;
+    }
+    if (store == NULL && keeper->n_failing < SL_MAX_WORKERS) {
+        store = &keeper->failing[keeper->n_failing++];
+        *store = (struct failing_store){.worker = sl_worker_ref(worker), .wait_ms = FIRST_WAIT_MS / 2};
+    }
+    if (store != NULL) {
+        store->wait_ms = 2 * store->wait_ms < LAST_WAIT_MS ? 2 * store->wait_ms : LAST_WAIT_MS;
+        store->until_ns = sl_deadline_in_ms(store->wait_ms);
+    }
+}
+
+// Chooses the stores that are told in this round. is_awaited: a call waits for it.
+static void choose_stores(struct sl_document_keeper *keeper, bool is_awaited) {
+    drop_lost(keeper);
+    for (int i = 0; i < keeper->stores.n; i++) {
+        struct sl_worker *worker = keeper->stores.workers[i];
+        const struct failing_store *store = find_failing(keeper, worker);
+        keeper->answers[i] =
+            is_awaited || ((store == NULL || sl_now_ns() >= store->until_ns) && !sl_worker_is_suspect(worker));
+    }
+}
 
 // ---- telling (the thread's) -----------------------------------------------------------------------------------------
 
-// Asks all stores at once, or those that answered the last time, and waits CALL_MS in all for their replies. answered_fn
-// gets each reply; it may be NULL. The replies of a unary call arrive as those of a stream.
-static void ask_stores(struct sl_document_keeper *keeper, const struct sl_rpc_method *method,
-                       const ProtobufCMessage *request, bool all,
-                       void (*answered_fn)(struct sl_document_keeper *keeper, const char *store,
-                                           const ProtobufCMessage *reply)) {
+// Asks the stores that were chosen, or that answered the last time, at once, and waits CALL_MS in all for their replies.
+// answered_fn gets each reply; it may be NULL. The replies of a unary call arrive as those of a stream.
+static void
+ask_stores(struct sl_document_keeper *keeper, const struct sl_rpc_method *method, const ProtobufCMessage *request,
+           void (*answered_fn)(struct sl_document_keeper *keeper, const char *store, const ProtobufCMessage *reply)) {
     int64_t deadline_ns = sl_deadline_in_ms(CALL_MS);
     struct sl_error err = {0};
     for (int i = 0; i < keeper->stores.n; i++) {
         keeper->calls[i] = NULL;
-        if (all || keeper->answers[i]) {
+        if (keeper->answers[i]) {
             (void)sl_rpc_stream_open(sl_worker_channel(keeper->stores.workers[i]), method, request, deadline_ns, NULL,
                                      &keeper->calls[i], &err);
         }
@@ -58,10 +120,14 @@ static void ask_stores(struct sl_document_keeper *keeper, const struct sl_rpc_me
         const char *store = sl_worker_name(keeper->stores.workers[i]);
         int64_t left_ms = (deadline_ns - sl_now_ns()) / SL_NS_PER_MS;
         ProtobufCMessage *reply = NULL;
+        if (!keeper->answers[i]) {
+            continue;
+        }
         enum sl_status status = keeper->calls[i] != NULL
                                     ? sl_rpc_stream_next(keeper->calls[i], left_ms > 0 ? left_ms : 0, &reply, &err)
                                     : SL_ERR_PEER_LOST;
         keeper->answers[i] = status == SL_OK;
+        note_answer(keeper, keeper->stores.workers[i], status == SL_OK);
         if (status == SL_OK && answered_fn != NULL) {
             answered_fn(keeper, store, reply);
         }
@@ -113,7 +179,7 @@ static void note_lost(struct sl_document_keeper *keeper, struct sl_document *doc
     }
 }
 
-// Tells all stores. One that does not answer is told again in the next round.
+// Tells the chosen stores.
 static void tell(struct sl_document_keeper *keeper) {
     keeper->n_list = sl_documents_list(keeper->documents, NULL, keeper->list);
     for (size_t i = 0; i < keeper->n_list; i++) {
@@ -124,7 +190,7 @@ static void tell(struct sl_document_keeper *keeper) {
     request.term = sl_documents_term(keeper->documents);
     request.n_keys = keeper->n_list;
     request.keys = keeper->pointers;
-    ask_stores(keeper, &sl_method_store_protect, &request.base, true, hear);
+    ask_stores(keeper, &sl_method_store_protect, &request.base, hear);
     for (size_t i = 0; i < keeper->n_list; i++) {
         note_lost(keeper, keeper->list[i]);
         sl_document_unref(&keeper->list[i]);
@@ -141,7 +207,7 @@ static void forget(struct sl_document_keeper *keeper, const struct sl_document *
     if (sl_documents_share_capsule(keeper->documents, document)) {
         return;
     }
-    ask_stores(keeper, &sl_method_store_forget, &request.base, false, NULL);
+    ask_stores(keeper, &sl_method_store_forget, &request.base, NULL);
     for (int i = 0; i < keeper->stores.n; i++) {
         if (!keeper->answers[i]) {
             sl_log_info("documents", "the capsule of %s stays at %s, if it was there, until that needs the memory",
@@ -207,10 +273,11 @@ static void end_expired(struct sl_document_keeper *keeper) {
 }
 
 // Tells the stores, and has them forget what was removed before.
-static void make_round(struct sl_document_keeper *keeper) {
+static void make_round(struct sl_document_keeper *keeper, bool is_awaited) {
     end_expired(keeper);
     struct sl_document *removed = take_removed(keeper);
     sl_registry_snapshot(keeper->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &keeper->stores);
+    choose_stores(keeper, is_awaited);
     tell(keeper);
     while (removed != NULL) {
         forget(keeper, removed);
@@ -224,9 +291,10 @@ static void *keeper_main(void *arg) {
     pthread_mutex_lock(&keeper->loop.mutex);
     while (!keeper->loop.stopping) {
         int64_t n_asked = keeper->n_asked;
+        const bool is_awaited = n_asked > keeper->n_told;
         pthread_mutex_unlock(&keeper->loop.mutex);
         if (keeper->lead_fn(keeper->arg)) {
-            make_round(keeper);
+            make_round(keeper, is_awaited);
             keeper->round_fn(keeper->arg);
         } else {
             drop_removed(keeper);
@@ -264,6 +332,9 @@ void sl_document_keeper_stop(struct sl_document_keeper **keeper_inout) {
     SL_TAKE_OR_RETURN(keeper, keeper_inout);
     sl_loop_stop(&keeper->loop);
     drop_removed(keeper);
+    while (keeper->n_failing > 0) {
+        drop_failing(keeper, &keeper->failing[0]);
+    }
     sl_loop_cleanup(&keeper->loop);
     free(keeper);
 }

@@ -5,7 +5,9 @@
  *
  * Design: a store gets the whole set each time (Store.Protect), at the same time as all others, so that a round takes no
  *         longer than the slowest of them, and a second at most. So a store that was restarted knows it again within a
- *         second, and one that missed a deletion does not keep the capsule.
+ *         second, and one that missed a deletion does not keep the capsule. A store that does not answer, or whose answer is
+ *         wrong, is told less often, and so is one that other calls have found silent: a wrong answer may have 64 MiB, and a
+ *         missing one takes the round its second. sl_document_keeper_tell() tells it in any case.
  * Threads: one of its own; the functions from any thread.
  */
 #pragma once

@@ -105,6 +105,11 @@ void sl_worker_suspect(struct sl_worker *worker) {
     }
 }
 
+bool sl_worker_is_suspect(struct sl_worker *worker) {
+    SL_LOCKED(&worker->registry->mutex);
+    return worker->suspect;
+}
+
 const char *sl_worker_name(const struct sl_worker *worker) {
     return worker->name;
 }

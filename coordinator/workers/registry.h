@@ -109,6 +109,7 @@ void sl_worker_await(struct sl_worker *worker,
 
 bool sl_worker_is_lost(struct sl_worker *worker); // or stalled: its jobs move to other workers
 void sl_worker_suspect(struct sl_worker *worker);
+bool sl_worker_is_suspect(struct sl_worker *worker); // until its next heartbeat
 
 const char *sl_worker_name(const struct sl_worker *worker);
 const char *sl_worker_address(const struct sl_worker *worker);

@@ -20,6 +20,8 @@
 #include "coordinator/documents/keeper.h"
 #include "coordinator/workers/stores.h"
 #include "net/rpc/rpc.h"
+#include "proto/methods.h"
+#include "proto/sluice/v1/worker.pb-c.h"
 
 #define N_STORES 6
 
@@ -96,6 +98,91 @@ static void test_keeper_waits_once_for_all_silent_stores(void **state) {
     sl_document_keeper_stop(&keeper);
 }
 
+// ---- a store that fails -----------------------------------------------------------------------------------------------
+
+static atomic_int n_protects, n_rounds;
+static atomic_bool protects; // else it fails
+
+static enum sl_status protect(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                              struct sl_error *err) {
+    (void)context, (void)request;
+    const Sluice__V1__ProtectReply reply = SLUICE__V1__PROTECT_REPLY__INIT;
+    atomic_fetch_add(&n_protects, 1);
+    return atomic_load(&protects) ? sl_rpc_call_send(call, &reply.base) : sl_fail(err, SL_ERR_INVALID, "no");
+}
+
+static struct sl_rpc_server *start_store(struct fixture *fixture) {
+    static const struct sl_rpc_method *const methods[] = {&sl_method_store_protect};
+    static const struct sl_rpc_service service = {"sluice.v1.Store", methods, 1};
+    static const struct sl_rpc_handler handler = {&sl_method_store_protect, protect, SL_ROLE_ANY};
+    static const struct sl_rpc_implementation implementation = {
+        .service = &service, .handlers = &handler, .n_handlers = 1};
+    const struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &implementation, .n_services = 1};
+    struct sl_rpc_server *server;
+    struct sl_error err = {0};
+    assert_int_equal(sl_rpc_server_start(&config, &server, &err), SL_OK);
+    Sluice__V1__WorkerInfo info = SLUICE__V1__WORKER_INFO__INIT;
+    info.name = "kvstore-failing";
+    info.role = SLUICE__V1__WORKER_ROLE__KVSTORE;
+    info.rpc_address = (char *)sl_rpc_server_address(server);
+    info.version = SL_VERSION;
+    info.arena_bytes = 2000;
+    info.max_jobs = 2;
+    info.epoch = 77;
+    assert_int_equal(sl_registry_register(fixture->registry, &info, sl_now_ns(), &err), SL_OK);
+    atomic_store(&n_protects, 0);
+    atomic_store(&n_rounds, 0);
+    return server;
+}
+
+static void await_rounds(int n) {
+    for (int i = 0; i < 30000 && atomic_load(&n_rounds) < n; i++) {
+        sl_sleep_ms(1);
+    }
+    assert_true(atomic_load(&n_rounds) >= n);
+}
+
+static void test_a_store_that_fails_is_told_less_often(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_document_keeper *keeper = NULL;
+    struct sl_rpc_server *store = start_store(fixture);
+    atomic_store(&protects, false);
+    assert_int_equal(
+        sl_document_keeper_start(fixture->documents, fixture->registry, lead, count, &n_rounds, &keeper, NULL), SL_OK);
+    await_rounds(3); // it fails in the first, and 2 and 4 s pass until the next ones
+    assert_in_range(atomic_load(&n_protects), 1, 2);
+    atomic_store(&protects, true);
+    const int n_before = atomic_load(&n_protects);
+    sl_document_keeper_tell(keeper); // in any case
+    assert_true(atomic_load(&n_protects) > n_before);
+    const int n_then = atomic_load(&n_protects);
+    await_rounds(atomic_load(&n_rounds) + 2);
+    assert_true(atomic_load(&n_protects) > n_then); // it answers again
+    sl_document_keeper_stop(&keeper);
+    sl_rpc_server_stop(&store, 0);
+}
+
+static void test_a_suspected_store_is_not_told(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_document_keeper *keeper = NULL;
+    struct sl_rpc_server *store = start_store(fixture);
+    atomic_store(&protects, true);
+    struct sl_worker_set *set = malloc(sizeof *set);
+    sl_registry_snapshot(fixture->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, set);
+    sl_worker_suspect(set->workers[N_STORES]);
+    assert_true(sl_worker_is_suspect(set->workers[N_STORES]) && !sl_worker_is_suspect(set->workers[0]));
+    sl_worker_set_release(set);
+    free(set);
+    assert_int_equal(
+        sl_document_keeper_start(fixture->documents, fixture->registry, lead, count, &n_rounds, &keeper, NULL), SL_OK);
+    await_rounds(1);
+    assert_int_equal(atomic_load(&n_protects), 0);
+    sl_document_keeper_tell(keeper);
+    assert_true(atomic_load(&n_protects) > 0);
+    sl_document_keeper_stop(&keeper);
+    sl_rpc_server_stop(&store, 0);
+}
+
 static void test_stores_are_ranked_as_prompts_choose_them(void **state) {
     struct fixture *fixture = *state;
     struct sl_ranked_store *stores = malloc(SL_MAX_WORKERS * sizeof *stores);
@@ -126,6 +213,8 @@ static void test_stores_are_ranked_as_prompts_choose_them(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_keeper_waits_once_for_all_silent_stores, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_store_that_fails_is_told_less_often, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_suspected_store_is_not_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stores_are_ranked_as_prompts_choose_them, setup, teardown),
     };
     sl_rpc_init();
