@@ -180,6 +180,8 @@ static enum sl_status start_server(struct sl_coordinator *coordinator, struct sl
         .services = services,
         .n_services = sizeof services / sizeof *services,
         .max_calls = (int)coordinator->config.max_watchers + SPARE_HANDLERS,
+        .caller_percent = (int)coordinator->config.tenant_share,
+        .usage = &coordinator->usage,
         .credentials = coordinator->credentials,
         .insecure = coordinator->config.insecure,
         .send_ms = coordinator->config.reader_ms,

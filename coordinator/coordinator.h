@@ -67,7 +67,7 @@ struct sl_coordinator_config {
     int64_t max_documents;      // of one tenant
     int64_t document_bytes;     // the most that the capsules of one tenant's documents may take
     int64_t
-        tenant_share; // percent of max_queued, max_watchers, memory for requests and retained jobs that one tenant may use
+        tenant_share; // percent of max_queued, max_watchers, calls that are handled, memory for requests and retained jobs that one tenant may use
 };
 
 // Checks what does not need the model's files.

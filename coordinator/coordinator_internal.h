@@ -61,6 +61,7 @@ struct sl_coordinator {
     struct sl_rpc_server *server;
     struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
     atomic_int n_watchers;              // handlers that may run for a long time
+    struct sl_rpc_usage usage;          // the server's
     atomic_llong call_bytes;            // memory of calls that may last
     struct sl_job_figures figures;
     _Atomic int64_t swept_ns; // when the sweeper last ran

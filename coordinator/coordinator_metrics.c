@@ -112,6 +112,14 @@ static void write_metrics(void *arg, FILE *page) {
                      (double)stats.n_rebalanced);
     sl_metrics_write(page, SL_GAUGE, "sluice_watchers", "Calls that follow jobs.",
                      atomic_load(&coordinator->n_watchers));
+    sl_metrics_write(page, SL_GAUGE, "sluice_calls", "Calls of clients that are being handled.",
+                     atomic_load(&coordinator->usage.n_running));
+    sl_metrics_declare(page, SL_COUNTER, "sluice_calls_refused_total",
+                       "Calls that were refused because as many were being handled as all callers, or one, may have.");
+    sl_metrics_sample(page, "sluice_calls_refused_total", (double)atomic_load(&coordinator->usage.n_over_limit), "of",
+                      "all", NULL);
+    sl_metrics_sample(page, "sluice_calls_refused_total", (double)atomic_load(&coordinator->usage.n_over_share), "of",
+                      "caller", NULL);
     struct sl_tokenizing_stats tokenizing;
     sl_tokenizing_get_stats(coordinator->tokenizing, &tokenizing);
     sl_metrics_write(page, SL_COUNTER, "sluice_tokenizing_waits_total",

@@ -117,7 +117,8 @@ static const struct sl_option options[] = {
      "be documents",
      FIELD(document_bytes), 0, 1e15},
     {"tenant-share", 0, SL_OPTION_INT, "50", "PERCENT",
-     "share of --queue, --max-watchers, --kept-jobs, --kept-bytes and memory for unfinished requests (three quarters "
+     "share of --queue, --max-watchers, calls that are handled, --kept-jobs, --kept-bytes and memory for unfinished "
+     "requests (three quarters "
      "of --request-memory) that one tenant may use",
      FIELD(tenant_share), 1, 100},
     {"grace", 0, SL_OPTION_DURATION, "30s", "TIME", "for running jobs after SIGTERM; a second signal ends it",

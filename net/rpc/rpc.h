@@ -15,6 +15,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -95,11 +96,18 @@ struct sl_rpc_implementation {
         .context = (its_context)                                                                                       \
     }
 
+struct sl_rpc_usage {                        // zeroed before the server starts; read by any thread
+    atomic_int n_running;                    // calls that are being handled, of services without a limit of their own
+    atomic_llong n_over_limit, n_over_share; // calls refused because too many were handled: of all, of one caller
+};
+
 struct sl_rpc_server_config {
     const char *listen;                           // "HOST:PORT"; port 0 picks a free one
     const struct sl_rpc_implementation *services; // [n_services]
     size_t n_services;
-    int max_calls;                                // concurrent handlers; 0: 256
+    int max_calls;      // concurrent handlers; 0: 256
+    int caller_percent; // of them that one caller with a certificate may have, a tenant or another role's name; 0: all
+    struct sl_rpc_usage *usage;                   // the caller's, and outlives the server; may be NULL
     int max_message_bytes;                        // bytes of one message; 0: 4 MiB
     int64_t request_bytes;                        // memory for all requests that are being handled; 0: 256 MiB
     int64_t send_ms;                              // after this time without reading, a client counts as lost; 0: 30 s

@@ -242,9 +242,10 @@ struct sl_rpc_calls {      // the call objects of a server: posted or accepted, 
     struct sl_rpc_line unsent; // whose last message gRPC has not sent yet
 };
 
-struct sl_rpc_quota { // limits how many handlers run at once, and the memory of their requests
-    int limit;
-    atomic_int n_running;
+struct sl_rpc_quota {        // limits how many handlers run at once, and the memory of their requests
+    int limit, caller_limit; // of all callers, and of one with a certificate
+    atomic_int n_running, owned[SL_RPC_OWNERS]; // and those of each caller
+    struct sl_rpc_usage *usage;                 // NULL: not counted
     struct sl_rpc_budget budget;
     struct sl_rpc_line awaited; // calls whose request has not come
 };

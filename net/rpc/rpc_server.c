@@ -70,6 +70,41 @@ struct sl_rpc_server {
 
 // ---- one call ------------------------------------------------------------------------------------------------------
 
+// Counts a call that is to be handled, until leave_quota(). Returns false if too many are.
+static bool enter_quota(struct sl_rpc_call *call, struct sl_error *err) {
+    struct sl_rpc_quota *quota = call->bound->quota;
+    const int n_before = atomic_fetch_add(&quota->n_running, 1);
+    const int n_own = atomic_fetch_add(&quota->owned[call->owner], 1);
+    const bool is_over = n_before >= quota->limit;
+    if (quota->usage) {
+        atomic_fetch_add(&quota->usage->n_running, 1);
+    }
+    if (!is_over && (call->caller_hash == 0 || n_own < quota->caller_limit)) {
+        return true;
+    }
+    if (quota->usage) {
+        atomic_fetch_add(is_over ? &quota->usage->n_over_limit : &quota->usage->n_over_share, 1);
+    }
+    if (is_over) {
+        sl_fail(err, SL_ERR_EXHAUSTED, "%s handles %d calls already; retry in 1000 ms", call->server->address,
+                quota->limit);
+    } else {
+        sl_fail(err, SL_ERR_EXHAUSTED, "%s handles %d calls of %s already, its share; retry in 1000 ms",
+                call->server->address, quota->caller_limit,
+                call->caller.tenant[0] ? call->caller.tenant : call->caller.name);
+    }
+    return false;
+}
+
+static void leave_quota(struct sl_rpc_call *call) {
+    struct sl_rpc_quota *quota = call->bound->quota;
+    atomic_fetch_sub(&quota->n_running, 1);
+    atomic_fetch_sub(&quota->owned[call->owner], 1);
+    if (quota->usage) {
+        atomic_fetch_sub(&quota->usage->n_running, 1);
+    }
+}
+
 static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err) {
     const struct sl_rpc_method *method = call->bound->method;
     ProtobufCMessage *request = NULL;
@@ -116,8 +151,7 @@ static void serve(void *arg) {
     }
     sl_log_set_job(""); // the thread will serve other jobs
     sl_rpc_account_close(&call->account);
-    // Decrease before the client gets the status, so that it may call again at once.
-    atomic_fetch_sub(&call->bound->quota->n_running, 1);
+    leave_quota(call); // before the client gets the status, so that it may call again at once
     sl_rpc_call_finish(call, status, told ? &err : NULL);
     sl_rpc_call_unref(call);
 }
@@ -145,9 +179,7 @@ static void admit(struct sl_rpc_call *call) {
         refuse(call, &err);
         return;
     }
-    if (atomic_fetch_add(&quota->n_running, 1) >= quota->limit) {
-        sl_fail(&err, SL_ERR_EXHAUSTED, "%s handles %d calls already; retry in 1000 ms", server->address, quota->limit);
-    } else {
+    if (enter_quota(call, &err)) {
         call->job.fn = serve_on_thread;
         if ((call->bound->on_fibers ? sl_fiber_start(call->bound->method->path, serve, call, &err)
                                     : sl_rpc_pool_submit(server->pool, &call->job, &err)) == SL_OK) {
@@ -156,7 +188,7 @@ static void admit(struct sl_rpc_call *call) {
         sl_log_warn("rpc", "%s: no thread for a call: %s", server->address, err.text);
         sl_fail(&err, SL_ERR_EXHAUSTED, "%s has no thread for the call; retry in 1000 ms", server->address);
     }
-    atomic_fetch_sub(&quota->n_running, 1);
+    leave_quota(call);
     sl_rpc_account_close(&call->account);
     refuse(call, &err);
 }
@@ -384,13 +416,16 @@ static enum sl_status bind_services(struct sl_rpc_server *server, const struct s
                "no memory for %zu methods", n_methods);
     struct sl_rpc_quota *shared = &server->quotas[config->n_services];
     shared->limit = config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS;
+    const int share = (int)((int64_t)shared->limit * config->caller_percent / 100);
+    shared->caller_limit = config->caller_percent == 0 ? shared->limit : share > 1 ? share : 1;
+    shared->usage = config->usage;
     atomic_init(&shared->budget.left, request_bytes);
     shared->awaited.most = shared->limit + SPARE_CALLS;
     enum sl_status status = SL_OK;
     for (size_t i = 0; i < config->n_services && status == SL_OK; i++) {
         struct sl_rpc_quota *own = &server->quotas[i];
         server->services[i] = config->services[i];
-        own->limit = config->services[i].max_calls;
+        own->limit = own->caller_limit = config->services[i].max_calls;
         atomic_init(&own->budget.left, SERVICE_BYTES);
         own->awaited.most = own->limit;
         status = bind_service(server, &server->services[i], own->limit ? own : shared, err);
@@ -451,8 +486,9 @@ static void destroy(struct sl_rpc_server *server) {
 enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, struct sl_rpc_server **server_out,
                                    struct sl_error *err) {
     SL_FAIL_IF(config->max_calls < 0 || config->max_message_bytes < 0 || config->send_ms < 0 ||
-                   config->request_bytes < 0 || config->request_ms < 0,
-               err, SL_ERR_INVALID, "a server's limits are not negative");
+                   config->request_bytes < 0 || config->request_ms < 0 || config->caller_percent < 0 ||
+                   config->caller_percent > 100,
+               err, SL_ERR_INVALID, "a server's limits are not negative, and a caller's share is no more than all");
     struct sl_rpc_server *server = calloc(1, sizeof *server);
     SL_FAIL_IF(!server, err, SL_ERR_EXHAUSTED, "no memory for a server");
     const int64_t request_bytes = config->request_bytes ? config->request_bytes : DEFAULT_REQUEST_BYTES;

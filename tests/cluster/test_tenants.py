@@ -172,6 +172,22 @@ def test_a_tenant_has_its_share_of_the_memory_of_calls_that_wait():
         stop.set()
 
 
+def test_a_tenant_has_its_share_of_calls():
+    """Many calls of one tenant at once leave places to others: here long texts, which wait for a turn to be tokenized."""
+    share, asked = 10, inference.GenerateRequest(text="a!" * 60000, max_new_tokens=1)  # 4 % of 1 and 256 more
+    with certificates("client/greedy", "client/victim") as made, \
+            Cluster(certificates=made, kvstore=0, coordinator_args=["--max-watchers", "1", "--tenant-share", "4"]) as cluster, \
+            cluster.channel_of("client/greedy") as greedy, cluster.channel_of("client/victim") as victim:
+        calls = [stub(greedy.unary_unary, "sluice.v1.Inference.Submit").future(asked, timeout=120) for _ in range(8 * share)]
+        assert call(victim, "sluice.v1.Inference.Submit", request(100, max_new_tokens=1)).job_id
+        said = [one.exception().details() for one in calls]
+        n_refused = sum("handles 10 calls of greedy already, its share; retry in 1000 ms" in text for text in said)
+        assert 0 < n_refused < len(calls) and not any("handles 257" in text for text in said), said
+        figures = cluster.figures("coordinator")
+        assert figures['sluice_calls_refused_total{of="caller"}'] == n_refused and figures['sluice_calls_refused_total{of="all"}'] == 0, figures
+        eventually(lambda: cluster.figures("coordinator")["sluice_calls"] == 0, 20, "they have ended")
+
+
 class Unread:
     """A client that asks for a stream and never reads: its connection takes what fits, and no more."""
 

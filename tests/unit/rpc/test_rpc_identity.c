@@ -20,9 +20,16 @@ static struct sl_rpc_server *server;
 
 // ---- a service that reports its caller -------------------------------------------------------------------------------
 
+static atomic_int n_waiting;
+
 static enum sl_status say_caller(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                  struct sl_error *err) {
-    (void)context, (void)request, (void)err;
+    (void)context, (void)err;
+    const bool waits = strcmp(((const Sluice__V1__JobRequest *)request)->job_id, "wait") == 0;
+    atomic_fetch_add(&n_waiting, waits);
+    while (waits && !sl_rpc_call_cancelled(call)) {
+        sl_sleep_ms(1);
+    }
     const struct sl_identity *caller = sl_rpc_call_identity(call);
     Sluice__V1__Job reply = SLUICE__V1__JOB__INIT;
     reply.job_id = (char *)caller->name;
@@ -198,6 +205,69 @@ static void test_requests_in_part_over_tls(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+static struct sl_rpc_channel *channel_of(struct sl_rpc_server *to, const char *who,
+                                         struct sl_rpc_credentials **credentials_out) {
+    struct sl_rpc_channel *channel;
+    *credentials_out = credentials_of(folder, who);
+    assert_int_equal(
+        sl_rpc_channel_create_alone(sl_rpc_server_address(to), *credentials_out, SL_ROLE_ANY, &channel, NULL), SL_OK);
+    return channel;
+}
+
+// Of four places for handlers, a tenant has two, over however many connections.
+static void test_a_caller_has_its_share_of_the_places(void **state) {
+    (void)state;
+    enum { CALLERS = 3, SHARE = 2, WAIT_MS = 20000 };
+    struct sl_rpc_usage usage = {0};
+    const struct sl_rpc_server_config config = {.listen = "127.0.0.1:0",
+                                                .services = &implementation,
+                                                .n_services = 1,
+                                                .max_calls = 2 * SHARE,
+                                                .caller_percent = 50,
+                                                .usage = &usage,
+                                                .credentials = ours};
+    struct sl_rpc_server *shared = NULL;
+    struct sl_error err = {0};
+    struct sl_rpc_credentials *credentials[CALLERS];
+    struct sl_rpc_channel *channels[CALLERS];
+    struct sl_rpc_stream *waiting[SHARE];
+    static const char *const who[CALLERS] = {"client-acme-alice", "client-acme-alice", "operator-o"};
+    assert_int_equal(sl_rpc_server_start(&config, &shared, &err), SL_OK);
+    for (int i = 0; i < CALLERS; i++) {
+        channels[i] = channel_of(shared, who[i], &credentials[i]);
+    }
+    Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
+    request.job_id = "wait";
+    atomic_store(&n_waiting, 0);
+    for (int i = 0; i < SHARE; i++) {
+        assert_int_equal(sl_rpc_stream_open(channels[0], &echo_get, &request.base, sl_deadline_in_ms(WAIT_MS), NULL,
+                                            &waiting[i], &err),
+                         SL_OK);
+    }
+    assert_true(echo_reaches(&n_waiting, SHARE, WAIT_MS));
+    request.job_id = "x";
+    for (int i = 0; i < CALLERS; i++) {
+        const enum sl_status status =
+            sl_rpc_unary(channels[i], &echo_get, &request.base, sl_deadline_in_ms(WAIT_MS), NULL, NULL, &err);
+        assert_int_equal(status, i < 2 ? SL_ERR_EXHAUSTED : SL_OK);
+        assert_true(i == 2 || strstr(err.text, "handles 2 calls of acme already, its share; retry in 1000 ms"));
+    }
+    assert_int_equal(atomic_load(&usage.n_running), SHARE);
+    assert_int_equal(atomic_load(&usage.n_over_share), 2);
+    assert_int_equal(atomic_load(&usage.n_over_limit), 0);
+    for (int i = 0; i < SHARE; i++) {
+        sl_rpc_stream_close(&waiting[i]);
+    }
+    assert_true(echo_reaches(&usage.n_running, 0, WAIT_MS));
+    assert_int_equal(sl_rpc_unary(channels[1], &echo_get, &request.base, sl_deadline_in_ms(WAIT_MS), NULL, NULL, &err),
+                     SL_OK);
+    for (int i = 0; i < CALLERS; i++) {
+        sl_rpc_channel_destroy(&channels[i]);
+        sl_rpc_credentials_destroy(&credentials[i]);
+    }
+    sl_rpc_server_stop(&shared, 0);
+}
+
 static void test_no_credentials_no_other_hosts(void **state) {
     (void)state;
     struct sl_rpc_server *second = NULL;
@@ -242,6 +312,7 @@ int main(void) {
         cmocka_unit_test(test_a_server_must_be_who_it_should_be),
         cmocka_unit_test(test_endless_headers_over_tls),
         cmocka_unit_test(test_requests_in_part_over_tls),
+        cmocka_unit_test(test_a_caller_has_its_share_of_the_places),
         cmocka_unit_test(test_no_credentials_no_other_hosts),
         cmocka_unit_test(test_files_that_are_not_what_they_should_be),
     };
