@@ -46,10 +46,10 @@ ROWS = {
     "net/rpc/standard": "base base/fiber proto/* net/rpc",
     "net/trace/otlp": "base proto/* net/trace net/rpc",
     "engine/model/generation": "base",
-    "engine/model/gguf": "base engine/tensor/half.h",
+    "engine/tensor": "base engine/kvcache",
+    "engine/model/gguf": "base engine/tensor",
     "engine/text/tokenizer": "base engine/model/gguf",
     "engine/text/chat": "base engine/model/gguf engine/text/tokenizer",
-    "engine/tensor": "base engine/kvcache",
     "engine/tensor/cpu": "base engine/tensor engine/tensor/cpu/*",  # tiers.c chooses among those below
     "engine/tensor/cpu/simd": "engine/tensor",
     "engine/tensor/cpu/pages": "engine/tensor engine/tensor/cpu/simd",

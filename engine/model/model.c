@@ -182,8 +182,8 @@ static enum sl_status find_matrix(struct loader *l, const struct sl_family_matri
 static bool has_codes(const struct loader *l, const struct sl_tensor_source *sources, int n, struct sl_matrix *matrix) {
     int64_t rows = 0;
     for (int i = 0; i < n; i++) {
-        if (!l->keeps_codes || !sl_source_codes(&sources[i], &matrix->parts[i].dtype) ||
-            (i + 1 < n && sources[i].rows % 16 != 0)) {
+        matrix->parts[i].dtype = sources[i].type->dtype;
+        if (!l->keeps_codes || !sl_dtype_is_codes(sources[i].type->dtype) || (i + 1 < n && sources[i].rows % 16 != 0)) {
             return false;
         }
         rows += sources[i].rows;

@@ -148,14 +148,6 @@ uint64_t sl_tensors_identity(const struct sl_tensors *t) {
 
 // --- finding ---------------------------------------------------------------------------------------------------------
 
-static const struct sl_block_type *type_of(enum sl_dtype dtype) {
-    static const uint32_t ids[] = {
-        [SL_F32] = 0,  [SL_F16] = 1,   [SL_BF16] = 30, [SL_Q8_0] = 8,  [SL_Q4_0] = 2,  [SL_Q4_1] = 3, [SL_Q5_0] = 6,
-        [SL_Q5_1] = 7, [SL_Q2_K] = 10, [SL_Q3_K] = 11, [SL_Q4_K] = 12, [SL_Q5_K] = 13, [SL_Q6_K] = 14};
-    const char *name;
-    return sl_block_type(ids[dtype], &name);
-}
-
 static enum sl_status find_in_gguf(const struct sl_tensors *t, const char *name, int n_dims, int64_t rows,
                                    int64_t columns, struct sl_tensor_source *source_out, struct sl_error *err) {
     char full[MAX_NAME];
@@ -182,7 +174,7 @@ enum sl_status sl_tensors_find(const struct sl_tensors *t, const char *name, int
     const struct sl_tensor *tensor;
     SL_TRY(sl_safetensors_find(t->safetensors, name, n_dims, rows, columns, &tensor, err));
     *source_out = (struct sl_tensor_source){
-        type_of(tensor->dtype), tensor->data, tensor->bytes, rows, n_dims == 2 ? columns : 1, 0};
+        sl_block_type_of(tensor->dtype), tensor->data, tensor->bytes, rows, n_dims == 2 ? columns : 1, 0};
     return SL_OK;
 }
 
@@ -205,12 +197,10 @@ static bool fits_f16(const struct sl_tensor_source *source) {
 
 // Returns the type itself, or a type that it converts to without loss; `widened` if there is none.
 static enum sl_dtype nearest(const struct sl_block_type *type, enum sl_dtype widened) {
-    for (int dtype = SL_F32; dtype <= SL_Q4_0; dtype++) {
-        if (type == type_of((enum sl_dtype)dtype)) {
-            return (enum sl_dtype)dtype;
-        }
+    if (type->dtype <= SL_Q4_0) {
+        return type->dtype;
     }
-    return type->to_q8_0 != NULL ? SL_Q8_0 : widened;
+    return type->fits_q8_0 ? SL_Q8_0 : widened;
 }
 
 static enum sl_dtype common_of(enum sl_dtype a, enum sl_dtype b, enum sl_dtype widened) {
@@ -229,7 +219,7 @@ enum sl_dtype sl_sources_type(const struct sl_tensor_source *sources, int n, enu
     bool is_exact = true;
     for (int i = 0; i < n && widened == SL_F16; i++) {
         bool is_number = sources[i].type->n_weights == 1;
-        bool fits = is_number ? sources[i].type != type_of(SL_BF16) : fits_f16(&sources[i]);
+        bool fits = is_number ? sources[i].type->dtype != SL_BF16 : fits_f16(&sources[i]);
         widened = fits ? SL_F16 : SL_BF16;
     }
     enum sl_dtype dtype = nearest(sources[0].type, widened);
@@ -237,19 +227,9 @@ enum sl_dtype sl_sources_type(const struct sl_tensor_source *sources, int n, enu
         dtype = common_of(dtype, nearest(sources[i].type, widened), widened);
     }
     for (int i = 0; i < n; i++) {
-        is_exact = is_exact && (dtype != widened || sources[i].type == type_of(widened));
+        is_exact = is_exact && (dtype != widened || sources[i].type->dtype == widened);
     }
     return is_exact || format == SL_WEIGHT_STORED ? dtype : SL_F32;
-}
-
-bool sl_source_codes(const struct sl_tensor_source *source, enum sl_dtype *dtype_out) {
-    for (int dtype = SL_Q8_0; dtype < SL_DTYPES; dtype++) {
-        if (source->type == type_of((enum sl_dtype)dtype)) {
-            *dtype_out = (enum sl_dtype)dtype;
-            return true;
-        }
-    }
-    return false;
 }
 
 // --- reading ---------------------------------------------------------------------------------------------------------
@@ -277,16 +257,16 @@ static void convert_row(const struct sl_tensor_source *source, const unsigned ch
     const struct sl_block_type *type = source->type;
     int64_t n_blocks = source->columns / type->n_weights;
     size_t to_bytes = sl_dtype_row_bytes(dtype, source->columns) / (size_t)n_blocks;
-    if (type == type_of(dtype)) {
+    if (type->dtype == dtype) {
         memcpy(to, from, (size_t)n_blocks * type->bytes);
         return;
     }
     for (int64_t b = 0; b < n_blocks; b++, from += type->bytes, to += to_bytes) {
         if (dtype == SL_Q8_0) {
-            type->to_q8_0(from, to);
+            sl_block_to_q8_0(type, from, to);
         } else {
-            float x[SL_MAX_BLOCK_WEIGHTS];
-            type->widen(from, x);
+            float x[SL_MAX_BLOCK];
+            sl_block_widen(type, from, x);
             put_numbers(x, type->n_weights, dtype, to);
         }
     }
@@ -323,7 +303,7 @@ static enum sl_status keep(struct sl_tensors *t, void *made, struct sl_error *er
 
 enum sl_status sl_tensors_read(struct sl_tensors *t, const struct sl_tensor_source *source, enum sl_dtype dtype,
                                struct sl_stream *stream, struct sl_rows *rows_out, struct sl_error *err) {
-    if (source->type == type_of(dtype) && source->head_dim == 0) {
+    if (source->type->dtype == dtype && source->head_dim == 0) {
         *rows_out = (struct sl_rows){source->data, source->rows, dtype};
         return SL_OK;
     }
@@ -351,9 +331,7 @@ void sl_tensors_release(struct sl_tensors *t, const struct sl_tensor_source *sou
 // Returns true where rounding weights of this type to bf16 loses little beside what the file has lost, or what bytes of
 // activations lose (engine/tensor/cpu/dense/code_matmul.h).
 static bool is_near_bf16(const struct sl_block_type *type) {
-    enum sl_dtype dtype;
-    const struct sl_tensor_source source = {.type = type};
-    return strcmp(type->name, "BF16") == 0 || sl_source_codes(&source, &dtype);
+    return type->dtype == SL_BF16 || sl_dtype_is_codes(type->dtype);
 }
 
 bool sl_model_exceeds_bf16(const char *model) {

@@ -50,9 +50,6 @@ enum sl_status sl_tensors_find(const struct sl_tensors *tensors, const char *nam
 enum sl_dtype sl_sources_type(const struct sl_tensor_source *sources, int n, enum sl_dtype widened,
                               enum sl_weight_format format);
 
-// Returns true if the tensor consists of blocks of codes: their type.
-bool sl_source_codes(const struct sl_tensor_source *source, enum sl_dtype *dtype_out);
-
 // Reads rows of `dtype`; the members of the stream make them if the file does not have them. They stay until they are
 // released, or the tensors are closed. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_tensors_read(struct sl_tensors *tensors, const struct sl_tensor_source *source, enum sl_dtype dtype,

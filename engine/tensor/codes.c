@@ -96,9 +96,12 @@ void sl_code_read(const struct sl_code_type *type, const unsigned char *block, s
 void sl_code_widen(const struct sl_code_type *type, const unsigned char *block, float *out) {
     struct sl_code_block parts;
     sl_code_read(type, block, &parts);
-    for (int i = 0; i < type->n_weights; i++) {
-        int share = i / type->shared;
-        float x = sl_f16_to_f32(parts.scale) * (float)parts.scales[share] * (float)((int)parts.codes[i] - type->zero);
-        out[i] = type->has_offset ? x + sl_f16_to_f32(parts.offset) * (float)parts.offsets[share] : x;
+    for (int share = 0; share < type->n_weights / type->shared; share++) {
+        float scale = sl_f16_to_f32(parts.scale) * (float)parts.scales[share];
+        float offset = sl_f16_to_f32(parts.offset) * (float)parts.offsets[share];
+        for (int i = share * type->shared; i < (share + 1) * type->shared; i++) {
+            float x = scale * (float)((int)parts.codes[i] - type->zero);
+            out[i] = type->has_offset ? x + offset : x;
+        }
     }
 }

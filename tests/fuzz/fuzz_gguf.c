@@ -33,11 +33,11 @@ static void check_tensors(const struct sl_gguf *gguf) {
         require(list[i].data >= base + header_bytes && list[i].bytes <= bytes);
         require(list[i].data + list[i].bytes <= base + bytes);
         for (size_t b = 0; b + list[i].type->bytes <= list[i].bytes; b += list[i].type->bytes) {
-            float x[SL_MAX_BLOCK_WEIGHTS];
-            unsigned char codes[SL_MAX_BLOCK_WEIGHTS / 32 * SL_Q8_0_BYTES];
-            list[i].type->widen(list[i].data + b, x);
-            if (list[i].type->to_q8_0 != NULL) {
-                list[i].type->to_q8_0(list[i].data + b, codes);
+            float x[SL_MAX_BLOCK];
+            unsigned char codes[SL_MAX_BLOCK / 32 * SL_Q8_0_BYTES];
+            sl_block_widen(list[i].type, list[i].data + b, x);
+            if (list[i].type->fits_q8_0) {
+                sl_block_to_q8_0(list[i].type, list[i].data + b, codes);
             }
         }
         sorted[i] = list[i];

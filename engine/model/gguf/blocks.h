@@ -12,23 +12,21 @@
  */
 #pragma once
 
-#include <stddef.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-#define SL_MAX_BLOCK_WEIGHTS 256
-#define SL_Q8_0_BYTES        34 // for 32 weights: engine/tensor/ops.h
+#include "engine/tensor/codes.h"
+
+#define SL_Q8_0_BYTES 34 // for 32 weights: engine/tensor/ops.h
 
 struct sl_block_type {
     uint32_t id; // in the file
     const char *name;
+    enum sl_dtype dtype;
     int n_weights; // weights per block; 1: a number
     size_t bytes;
-    // Writes out[n_weights] in f32, by the formulas above from left to right.
-    void (*widen)(const unsigned char *block, float *out);
-    // Writes the same weights as n_weights / 32 blocks of Q8_0, code by code, without loss. NULL: impossible for this
-    // type.
-    void (*to_q8_0)(const unsigned char *block, unsigned char *out);
+    bool fits_q8_0; // sl_block_to_q8_0() is possible
     // Every weight of a block is at most scales |D| + offsets |M| in magnitude (s and m of 32 weights). D is at `at`,
     // and M, if offsets is not 0, follows it.
     int at;
@@ -37,6 +35,14 @@ struct sl_block_type {
 
 // Returns this bound for a block.
 float sl_block_bound(const struct sl_block_type *type, const unsigned char *block);
+
+// Writes out[n_weights] in f32, by the formulas above from left to right.
+void sl_block_widen(const struct sl_block_type *type, const unsigned char *block, float *out);
+
+// Writes the same weights as n_weights / 32 blocks of Q8_0, code by code, without loss.
+void sl_block_to_q8_0(const struct sl_block_type *type, const unsigned char *block, unsigned char *out);
+
+const struct sl_block_type *sl_block_type_of(enum sl_dtype dtype);
 
 // Returns NULL for an unsupported type; *name_out is then its name, if known.
 const struct sl_block_type *sl_block_type(uint32_t id, const char **name_out);

@@ -216,7 +216,7 @@ static enum sl_status put_stretches(struct making *m, json_t *scaling, const cha
     json_t *list = json_array();
     for (int64_t i = 0; i < tensor->shape[0]; i++) {
         float stretch;
-        tensor->type->widen(tensor->data + (size_t)i * tensor->type->bytes, &stretch);
+        sl_block_widen(tensor->type, tensor->data + (size_t)i * tensor->type->bytes, &stretch);
         if (json_array_append_new(list, json_real((double)stretch)) != 0) {
             m->ok = false;
         }
