@@ -33,22 +33,3 @@ uint64_t sl_random_mmix(uint64_t *state) {
 float sl_random_unit(uint64_t *state) {
     return ((float)(sl_random_mmix(state) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
 }
-
-uint64_t sl_random_permute(uint64_t i, uint64_t n, uint64_t key) {
-    assert(i < n && n <= (uint64_t)1 << 62);
-    int half = 1; // bits of each half: the network permutes 0..4^half-1, at most four times what is asked for
-    while ((uint64_t)1 << 2 * half < n) {
-        half++;
-    }
-    const uint64_t mask = ((uint64_t)1 << half) - 1;
-    do {
-        uint64_t left = i >> half, right = i & mask;
-        for (uint64_t round = 1; round <= 4; round++) {
-            uint64_t next = left ^ (sl_mix(key + round * SL_GOLDEN + sl_mix(right)) & mask);
-            left = right;
-            right = next;
-        }
-        i = left << half | right;
-    } while (i >= n);
-    return i;
-}

@@ -2,9 +2,7 @@
 /*
  * Purpose: random numbers of evaluations: the same on every machine, from integers alone.
  *
- * Design: splitmix64 (Steele, Lea & Flood, 2014) for draws; a Feistel network over the smallest even number of bits
- *         for permutations, iterated until it is in range. So "the i-th of n things in random order" needs no list,
- *         and draws without repetition need no record of earlier draws.
+ * Design: splitmix64 (Steele, Lea & Flood, 2014).
  */
 #pragma once
 
@@ -27,6 +25,3 @@ uint64_t sl_random_mmix(uint64_t *state);
 
 // Returns a uniform number of variance 1 from that generator, like a key, a value or an activation after a norm.
 float sl_random_unit(uint64_t *state);
-
-// Returns the image of i under a random permutation of 0..n-1 that `key` selects; i < n <= 2^62.
-uint64_t sl_random_permute(uint64_t i, uint64_t n, uint64_t key);

@@ -110,7 +110,7 @@ ROWS = {
     "client/cli/commands": "base base/options net/document net/rpc proto/* engine/kvcache engine/text/tokenizer engine/compress/recipe client/cli client/cli/doctor client/cli/jsonl",
     "lab": "base base/options engine/runtime client/cli",
     "lab/measure": "base net/document engine/text/tokenizer engine/kvcache engine/tensor engine/tensor/cpu engine/compress/* engine/offload/remote_kv engine/job engine/runner client/cli lab",
-    "lab/train": "base base/options engine/text/tokenizer engine/tensor engine/model client/cli lab",
+    "lab/train": "base engine/text/tokenizer engine/tensor engine/model client/cli lab",
     "lab/bench/rig": "base proto/* engine/tensor engine/tensor/timed engine/model engine/runtime engine/runner engine/compress/evict net/rpc net/node engine/offload/remote_kv net/offload/remote engine/job client/cli lab",
     "lab/simulate": "base base/options proto/* engine/kvcache engine/model engine/compress/recipe engine/compress/plan engine/job engine/runner net/node prefill/schedule.h kvstore/memory coordinator/workers client/cli lab",
     "lab/bench": "base base/options engine/kvcache engine/tensor engine/tensor/cpu engine/tensor/timed engine/runtime engine/compress/* net/fabric engine/job engine/runner client/cli lab lab/simulate lab/bench/rig lab/bench/replay lab/bench/store lab/bench/coordinator",

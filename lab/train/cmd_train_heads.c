@@ -2,35 +2,35 @@
 /*
  * Purpose: `sluice train-heads`: trains the retaining heads of a model (Locret) and writes them beside it.
  *
- * Design: makes and reads prompts, takes steps, writes heads. A run that is stopped, by Ctrl-C or by a kill, leaves a
- *         checkpoint at most a minute old. The same command finds it and continues to the same bits as an
- *         uninterrupted run.
+ * Design: a Python process (lab/sluice_eval/sluice_eval/train_heads.py) directs the run: it makes prompts, decides what is read
+ *         and learned, keeps checkpoints, writes the heads and reports. This process computes what it asks for, request by
+ *         request, and owns the model, the examples and the heads, whose memory both processes map.
  */
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
-#include <stdarg.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/clock.h"
+#include "base/array.h"
 #include "client/cli/message_json.h"
-#include "client/cli/progress.h"
 #include "client/cli/tool.h"
+#include "engine/text/tokenizer/tokenizer.h"
+#include "lab/eval_model.h"
 #include "lab/picture.h"
-#include "lab/train/example_pool.h"
-#include "lab/train/heads_file.h"
+#include "lab/train/director.h"
+#include "lab/train/example.h"
 #include "lab/train/train.h"
 
-#define CHUNK             512 // tokens per call
-#define REDRAW_MS         100
-#define RECENT_STEPS      25   // steps that a report covers
+#define CHUNK             512  // tokens per call
 #define INITIALIZER_RANGE 0.02 // from published models with such heads
 #define BETA1             0.9  // the paper's
 #define BETA2             0.95
 #define WEIGHT_DECAY      0.01 // PyTorch's defaults, which the paper's code keeps
 #define EPSILON           1e-8
+#define HEADS_FILE        "retaining_heads.safetensors" // beside the model
 
 struct train_config {
     struct sl_tool_config tool;
@@ -69,7 +69,7 @@ static const struct sl_option options[] = {
     {"max-tokens", 0, SL_OPTION_INT, "10240", "N", "longer prompts lose their beginning", OPTION(max_tokens), 8,
      1 << 24},
     {"seed", 0, SL_OPTION_INT, "0", "N", "of prompts and first parameters", OPTION(seed), 0, 0},
-    {"out", 'o', SL_OPTION_STRING, NULL, "FILE", "where to write (default: " SL_HEADS_FILE " in the model's folder)",
+    {"out", 'o', SL_OPTION_STRING, NULL, "FILE", "where to write (default: " HEADS_FILE " in the model's folder)",
      OPTION(out), 0, 0},
     {"dtype", 0, SL_OPTION_STRING, "bf16", "TYPE", "of the file: bf16, f16 or f32", OPTION(dtype), 0, 0},
     {"checkpoint", 0, SL_OPTION_STRING, NULL, "FILE",
@@ -87,7 +87,7 @@ static const struct sl_program program = {
     .name = "sluice train-heads",
     .usage = "--model DIR (--data FILE | --task NAME[:TOKENS])... [options]",
     .summary =
-        "Train the retaining heads of a model (Locret), which score=cis ranks slots by, and write DIR/" SL_HEADS_FILE
+        "Train the retaining heads of a model (Locret), which score=cis ranks slots by, and write DIR/" HEADS_FILE
         ".\nThe model is only read. Defaults are the paper's, but that it has one data set and no tasks.",
     .epilog = "Heads learn from prompts whose answers are known: the largest attention logit that a row of the answer "
               "gives a\n"
@@ -96,170 +96,30 @@ static const struct sl_program program = {
     SL_OPTIONS(options),
 };
 
-#define MAX_FACTS 16
-
 struct training {
     const struct train_config *config;
-    enum sl_dtype dtype;
-    char out[PATH_MAX], checkpoint[PATH_MAX];
-    int64_t max_tokens;
+    int64_t warm_up, max_tokens; // as the model and the number of steps have them
     struct sl_signals signals;
     struct sl_eval_model model;
-    struct sl_training_prompts *prompts;
-    struct sl_example_pool *pool;
     struct sl_heads *heads;
-    struct sl_trainer trainer;
-    struct sl_trainer_fact facts[MAX_FACTS];
-    size_t n_facts;
-    // For reports: values since this process started stepping.
-    int width; // of the terminal; 0: no terminal
-    int64_t begin_ns, begin_step, n_tokens, drawn_ns, saved_ns;
+    struct sl_heads_loss loss;   // of the step, so far
+    struct sl_example *examples; // [n_examples]; those that are not read are zero
+    size_t n_examples, n_allocated;
+    struct sl_director director;
 };
 
 // --- set-up ----------------------------------------------------------------------------------------------------------
 
-static enum sl_status name_files(struct training *t, struct sl_error *err) {
-    const struct train_config *c = t->config;
-    int n = c->out ? snprintf(t->out, sizeof t->out, "%s", c->out)
-                   : snprintf(t->out, sizeof t->out, "%s/%s", c->model, SL_HEADS_FILE);
-    int m = c->checkpoint ? snprintf(t->checkpoint, sizeof t->checkpoint, "%s", c->checkpoint)
-                          : snprintf(t->checkpoint, sizeof t->checkpoint, "%s.checkpoint", t->out);
-    SL_FAIL_IF(n >= PATH_MAX || m >= PATH_MAX, err, SL_ERR_INVALID, "%.200s...: the path is too long", t->out);
-    return SL_OK;
-}
-
-static enum sl_status parse_dtype(const char *name, enum sl_dtype *dtype_out, struct sl_error *err) {
-    static const char *const names[] = {[SL_F32] = "f32", [SL_F16] = "f16", [SL_BF16] = "bf16"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            *dtype_out = (enum sl_dtype)i;
-            return SL_OK;
-        }
-    }
-    return sl_fail(err, SL_ERR_INVALID, "--dtype %s: expected bf16, f16 or f32", name);
-}
-
-static enum sl_status check_config(struct training *t, struct sl_error *err) {
-    const struct train_config *c = t->config;
+static enum sl_status check_config(const struct train_config *c, struct sl_error *err) {
     SL_FAIL_IF(c->prompts > 0 && c->prompts < c->batch, err, SL_ERR_INVALID,
                "--prompts %" PRId64 " is below --batch %" PRId64, c->prompts, c->batch);
     if (c->steps == 0 && c->out == NULL) { // untrained heads would replace trained ones
         return sl_fail(err, SL_ERR_INVALID, "--steps 0 writes untrained heads: --out FILE says where");
     }
     SL_FAIL_IF(c->steps == 0 && c->png, err, SL_ERR_INVALID, "--png: there is no curve of --steps 0");
-    SL_TRY(parse_dtype(c->dtype, &t->dtype, err));
+    SL_FAIL_IF(strcmp(c->dtype, "bf16") != 0 && strcmp(c->dtype, "f16") != 0 && strcmp(c->dtype, "f32") != 0, err,
+               SL_ERR_INVALID, "--dtype %s: expected bf16, f16 or f32", c->dtype);
     return sl_picture_check(c->png, err);
-}
-
-static enum sl_status check_stopped(struct training *t, struct sl_error *err) {
-    return sl_signals_received(&t->signals) > 0 ? sl_fail(err, SL_ERR_CANCELLED, "stopped") : SL_OK;
-}
-
-static enum sl_status report_reading(void *arg, int64_t done, int64_t total) {
-    struct training *t = arg;
-    if (t->width > 0 && sl_now_ns() - t->drawn_ns > REDRAW_MS * SL_NS_PER_MS) {
-        struct sl_progress progress = {.phase = "reading prompts", .done = done, .total = total};
-        sl_progress_draw(&progress, t->width, stderr);
-        t->drawn_ns = sl_now_ns();
-    }
-    return sl_signals_received(&t->signals) > 0 ? SL_ERR_CANCELLED : SL_OK;
-}
-
-static enum sl_status open_pool(struct training *t, struct sl_error *err) {
-    const struct train_config *c = t->config;
-    struct sl_training_prompts_config prompts = {.tokenizer = t->model.runtime.tokenizer,
-                                                 .data = c->data,
-                                                 .tasks = c->tasks,
-                                                 .texts = c->texts,
-                                                 .max_tokens = t->max_tokens,
-                                                 .seed = (uint64_t)c->seed};
-    SL_TRY(sl_training_prompts_open(&prompts, &t->prompts, err));
-    struct sl_example_pool_config pool = {.model = &t->model,
-                                          .prompts = t->prompts,
-                                          .chunk = CHUNK,
-                                          .n_prompts = c->prompts,
-                                          .memory_bytes = (size_t)c->memory,
-                                          .seed = (uint64_t)c->seed,
-                                          .progress_fn = report_reading,
-                                          .arg = t};
-    enum sl_status status = sl_example_pool_open(&pool, &t->pool, err);
-    if (t->width > 0) {
-        sl_progress_clear(stderr);
-    }
-    if (status == SL_ERR_CANCELLED) {
-        return check_stopped(t, err);
-    }
-    if (status == SL_OK && c->prompts > 0 && !c->tool.json) {
-        char bytes[32];
-        fprintf(stderr, "%" PRId64 " prompts of %" PRId64 " tokens together have been read: %s\n", c->prompts,
-                sl_example_pool_tokens(t->pool),
-                sl_format_bytes((double)sl_example_pool_bytes(t->pool), bytes, sizeof bytes));
-    }
-    return status;
-}
-
-static void add_fact(struct training *t, const char *name, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static void add_fact(struct training *t, const char *name, const char *format, ...) {
-    struct sl_trainer_fact *fact = &t->facts[t->n_facts++];
-    va_list list;
-    va_start(list, format);
-    fact->name = name;
-    vsnprintf(fact->value, sizeof fact->value, format, list);
-    va_end(list);
-}
-
-// Lists everything that determines a run's bits. A resumed run may use another number of threads, and write another
-// type.
-static enum sl_status list_facts(struct training *t, struct sl_error *err) {
-    const struct train_config *c = t->config;
-    uint64_t fingerprint;
-    SL_TRY(sl_model_fingerprint(c->model, SL_WEIGHT_STORED, &fingerprint, err));
-    add_fact(t, "--model", "%016" PRIx64, fingerprint);
-    add_fact(t, "--hidden", "%" PRId64, c->hidden);
-    add_fact(t, "--steps", "%" PRId64, c->steps);
-    add_fact(t, "--warm-up", "%" PRId64, t->trainer.config.warm_up);
-    add_fact(t, "--batch", "%" PRId64, c->batch);
-    add_fact(t, "--prompts", "%" PRId64, c->prompts);
-    add_fact(t, "--lr", "%.17g", c->lr);
-    add_fact(t, "--smooth", "%.17g", c->smooth);
-    add_fact(t, "--clip", "%.17g", c->clip);
-    add_fact(t, "--max-tokens", "%" PRId64, t->max_tokens);
-    add_fact(t, "--seed", "%" PRId64, c->seed);
-    add_fact(t, "--data, --task and --text of digest", "%016" PRIx64, sl_example_pool_digest(t->pool));
-    return SL_OK;
-}
-
-static enum sl_status create_heads(struct training *t, struct sl_error *err) {
-    struct sl_heads_shape shape = sl_heads_shape_of(t->model.runtime.config, (int)t->config->hidden);
-    return sl_heads_create(&shape, t->model.runtime.ops, t->model.runtime.stream, INITIALIZER_RANGE,
-                           (uint64_t)t->config->seed, &t->heads, err);
-}
-
-static enum sl_status open_trainer(struct training *t, struct sl_error *err) {
-    const struct train_config *c = t->config;
-    struct sl_trainer_config config = {.n_steps = c->steps,
-                                       .warm_up = c->warm_up >= 0 ? c->warm_up : (c->steps * 2 + 2) / 3,
-                                       .batch = (int)c->batch,
-                                       .smooth = c->smooth,
-                                       .adamw = {.lr = c->lr,
-                                                 .beta1 = BETA1,
-                                                 .beta2 = BETA2,
-                                                 .eps = EPSILON,
-                                                 .weight_decay = WEIGHT_DECAY,
-                                                 .clip = c->clip}};
-    SL_TRY(sl_trainer_init(&t->trainer, &config, t->heads, err));
-    return list_facts(t, err);
-}
-
-// Continues from a checkpoint, if there is one.
-static enum sl_status find_checkpoint(struct training *t, struct sl_error *err) {
-    enum sl_status status = sl_trainer_load(&t->trainer, t->checkpoint, t->facts, t->n_facts, err);
-    if (status == SL_OK && !t->config->tool.json) {
-        fprintf(stderr, "going on from step %" PRId64 " of %" PRId64 " (%s)\n", sl_trainer_step_number(&t->trainer),
-                t->config->steps, t->checkpoint);
-    }
-    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 
 static enum sl_status open_model(struct training *t, struct sl_error *err) {
@@ -271,163 +131,234 @@ static enum sl_status open_model(struct training *t, struct sl_error *err) {
                                          .cache_tokens = c->max_tokens,
                                          .tokenizer = true};
     SL_TRY(sl_eval_model_open(&model, &t->model, err));
-    SL_TRY(name_files(t, err));
-    return create_heads(t, err);
+    const struct sl_runtime *runtime = &t->model.runtime;
+    struct sl_heads_shape shape = sl_heads_shape_of(runtime->config, (int)c->hidden);
+    t->warm_up = c->warm_up >= 0 ? c->warm_up : (c->steps * 2 + 2) / 3;
+    t->max_tokens = c->max_tokens < runtime->config->max_positions ? c->max_tokens : runtime->config->max_positions;
+    return sl_heads_create(&shape, runtime->ops, runtime->stream, INITIALIZER_RANGE, (uint64_t)c->seed, &t->heads, err);
 }
 
-static enum sl_status open_run(struct training *t, struct sl_error *err) {
-    int64_t most = t->model.runtime.config->max_positions, asked = t->config->max_tokens;
-    t->max_tokens = asked < most ? asked : most;
-    SL_TRY(open_pool(t, err));
-    SL_TRY(open_trainer(t, err));
-    return find_checkpoint(t, err);
-}
-
-static void tear_down(struct training *t) {
-    sl_trainer_cleanup(&t->trainer);
-    sl_heads_destroy(&t->heads);
-    sl_example_pool_close(&t->pool);
-    sl_training_prompts_close(&t->prompts);
-    sl_eval_model_close(&t->model);
-}
-
-// --- reports ---------------------------------------------------------------------------------------------------------
-
-// Writes "4m 10s".
-static void format_time(double seconds, char *buf, size_t buf_bytes) {
-    int64_t s = (int64_t)(seconds + 0.5);
-    if (s >= 3600) {
-        snprintf(buf, buf_bytes, "%" PRId64 "h %" PRId64 "m", s / 3600, s / 60 % 60);
-    } else if (s >= 60) {
-        snprintf(buf, buf_bytes, "%" PRId64 "m %" PRId64 "s", s / 60, s % 60);
-    } else {
-        snprintf(buf, buf_bytes, "%" PRId64 "s", s);
+static json_t *list_json(const struct sl_option_list *list) {
+    json_t *items = json_array();
+    for (int i = 0; i < list->n; i++) {
+        json_array_append_new(items, sl_text_json(list->items[i]));
     }
+    return items;
 }
 
-static void report(struct training *t) {
+// Returns the heads' layout in their memory.
+static json_t *heads_json(const struct training *t) {
+    const struct sl_heads_shape *shape = sl_heads_get_shape(t->heads);
+    const struct sl_heads_state *state = sl_heads_get_state(t->heads);
+    json_t *offsets = json_array();
+    for (int l = 0; l < shape->n_layers; l++) {
+        json_array_append_new(offsets, json_pack("[I, I]", (json_int_t)sl_heads_w1_offset(shape, l),
+                                                 (json_int_t)sl_heads_w2_offset(shape, l)));
+    }
+    return json_pack("{s:i, s:I, s:i, s:i, s:o}", "memory", state->memory, "n", (json_int_t)state->n, "columns",
+                     shape->n_columns, "kv_heads", shape->n_kv_heads, "offsets", offsets);
+}
+
+// Returns all that the Python process needs: the options, and facts of the model.
+static json_t *options_json(const struct training *t, uint64_t fingerprint) {
     const struct train_config *c = t->config;
-    int64_t step = sl_trainer_step_number(&t->trainer), now = sl_now_ns();
-    bool on_terminal = t->width > 0 && !c->tool.json, is_last = step == c->steps;
-    bool due = on_terminal ? now - t->drawn_ns > REDRAW_MS * SL_NS_PER_MS : step % c->every == 0 || is_last;
-    if (!due) {
-        return;
-    }
-    double seconds = (double)(now - t->begin_ns) / SL_NS_PER_S;
-    double tokens = (double)t->n_tokens / seconds, rate = (double)(step - t->begin_step) / seconds;
-    struct sl_heads_loss loss = sl_trainer_recent(&t->trainer, RECENT_STEPS);
-    char left[32];
-    format_time((double)(c->steps - step) / rate, left, sizeof left);
-    if (c->tool.json) {
-        json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:f, s:f}", "step", (json_int_t)step, "steps",
-                                 (json_int_t)c->steps, "smooth_l1", loss.smooth_l1, "smoothness", loss.smoothness,
-                                 "overlap", loss.overlap, "tokens_per_s", tokens);
-        sl_json_print(line, JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
-    } else if (on_terminal) {
-        struct sl_progress progress = {.phase = "step", .done = step, .total = c->steps, .unit = ""};
-        snprintf(progress.note, sizeof progress.note, "loss %.2f  overlap %.2f  %.0f tokens/s  %s left", loss.smooth_l1,
-                 loss.overlap, tokens, left);
-        sl_progress_draw(&progress, t->width, stderr);
-        t->drawn_ns = now;
-    } else {
-        fprintf(stderr, "step %" PRId64 " of %" PRId64 ": loss %.4f, overlap %.3f, %.0f tokens/s, %s left\n", step,
-                c->steps, loss.smooth_l1, loss.overlap, tokens, left);
-    }
+    json_t *all =
+        json_pack("{s:o, s:o, s:o, s:I, s:s, s:b, s:b, s:o}", "data", c->data ? sl_text_json(c->data) : json_null(),
+                  "tasks", list_json(&c->tasks), "texts", list_json(&c->texts), "seed", (json_int_t)c->seed, "dtype",
+                  c->dtype, "draw", c->png != NULL, "json", c->tool.json, "heads", heads_json(t));
+    json_t *numbers = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "hidden", (json_int_t)c->hidden, "steps",
+        (json_int_t)c->steps, "warm_up", (json_int_t)t->warm_up, "batch", (json_int_t)c->batch, "prompts",
+        (json_int_t)c->prompts, "memory", (json_int_t)c->memory, "max_tokens", (json_int_t)t->max_tokens, "every",
+        (json_int_t)c->every, "save_ms", (json_int_t)c->save_ms, "lr", c->lr, "smooth", c->smooth, "clip", c->clip);
+    json_object_update(all, numbers);
+    json_decref(numbers);
+    json_object_set_new(all, "fingerprint", json_sprintf("%016" PRIx64, fingerprint));
+    return all;
 }
 
-static void report_end(const struct training *t) {
-    struct sl_heads_loss loss = sl_trainer_recent(&t->trainer, RECENT_STEPS);
-    if (t->config->tool.json) {
-        json_t *line = json_pack("{s:o, s:f, s:f, s:f}", "path", sl_text_json(t->out), "smooth_l1", loss.smooth_l1,
-                                 "smoothness", loss.smoothness, "overlap", loss.overlap);
-        sl_json_print(line, JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
-    } else {
-        printf("written to %s: smooth-L1 %.4f, overlap %.3f over the last steps\n", t->out, loss.smooth_l1,
-               loss.overlap);
-    }
-}
+// --- requests --------------------------------------------------------------------------------------------------------
 
-// --- training --------------------------------------------------------------------------------------------------------
-
-static enum sl_status save(struct training *t, struct sl_error *err) {
-    t->saved_ns = sl_now_ns();
-    return sl_trainer_save(&t->trainer, t->checkpoint, t->facts, t->n_facts, err);
-}
-
-static enum sl_status take_steps(struct training *t, struct sl_error *err) {
-    struct sl_example_source source = sl_example_pool_source(t->pool);
-    enum sl_status status = SL_OK;
-    t->begin_ns = t->saved_ns = sl_now_ns();
-    t->begin_step = sl_trainer_step_number(&t->trainer);
-    while (status == SL_OK && !sl_trainer_done(&t->trainer)) {
-        status = sl_trainer_step(&t->trainer, &source, err);
-        if (status != SL_OK) {
-            break;
-        }
-        t->n_tokens += t->trainer.n_tokens;
-        report(t);
-        bool stopped = sl_signals_received(&t->signals) > 0 && !sl_trainer_done(&t->trainer);
-        if (stopped || sl_now_ns() - t->saved_ns >= t->config->save_ms * SL_NS_PER_MS) {
-            status = save(t, err);
-        }
-        if (stopped && status == SL_OK) {
-            status = sl_fail(err, SL_ERR_CANCELLED, "stopped behind step %" PRId64 "; the same command goes on from %s",
-                             sl_trainer_step_number(&t->trainer), t->checkpoint);
-        }
+// {"encode": text, "begins": whether a begin token comes first}: its tokens.
+static enum sl_status on_encode(struct training *t, const json_t *request, json_t *reply, struct sl_error *err) {
+    const json_t *text = json_object_get(request, "encode");
+    int32_t *ids = NULL;
+    size_t n = 0;
+    SL_TRY(sl_tokenizer_encode(t->model.runtime.tokenizer, json_string_value(text), json_string_length(text),
+                               json_is_true(json_object_get(request, "begins")), &ids, &n, err));
+    json_t *tokens = json_array();
+    for (size_t i = 0; i < n; i++) {
+        json_array_append_new(tokens, json_integer(ids[i]));
     }
-    if (t->width > 0) {
-        sl_progress_clear(stderr);
-    }
-    return status;
-}
-
-static enum sl_status draw_curve(const struct training *t, struct sl_error *err) {
-    json_t *losses = json_array(), *overlaps = json_array();
-    for (int64_t i = 0; i < sl_trainer_step_number(&t->trainer); i++) {
-        json_array_append_new(losses, json_real(t->trainer.curve.smooth_l1[i]));
-        json_array_append_new(overlaps, json_real(t->trainer.curve.overlap[i]));
-    }
-    json_t *data =
-        json_pack("{s:o, s:o, s:o}", "title", sl_text_json(t->out), "smooth_l1", losses, "overlap", overlaps);
-    return sl_picture_draw("training", t->config->png, data, err);
-}
-
-static enum sl_status finish(struct training *t, struct sl_error *err) {
-    SL_TRY(sl_heads_write(t->heads, t->out, t->dtype, err));
-    if (t->config->png) {
-        SL_TRY(draw_curve(t, err));
-    }
-    unlink(t->checkpoint); // it may not exist
-    report_end(t);
+    free(ids);
+    json_object_set_new(reply, "tokens", tokens);
     return SL_OK;
 }
 
-// Trains new heads for a model and writes them to their file.
-static enum sl_status run(struct training *t, struct sl_error *err) {
-    SL_TRY(open_run(t, err));
-    SL_TRY(take_steps(t, err));
-    return finish(t, err);
+// {"count": text}: the number of its tokens, with a begin token.
+static enum sl_status on_count(struct training *t, const json_t *request, json_t *reply, struct sl_error *err) {
+    const json_t *text = json_object_get(request, "count");
+    int32_t *ids = NULL;
+    size_t n = 0;
+    SL_TRY(sl_tokenizer_encode(t->model.runtime.tokenizer, json_string_value(text), json_string_length(text), true,
+                               &ids, &n, err));
+    free(ids);
+    json_object_set_new(reply, "count", json_integer((json_int_t)n));
+    return SL_OK;
 }
 
-static enum sl_status write_untrained(struct training *t, struct sl_error *err) {
-    enum sl_status status = sl_heads_write(t->heads, t->out, t->dtype, err);
-    if (status == SL_OK && t->config->tool.json) {
-        json_t *line = json_pack("{s:o}", "path", sl_text_json(t->out));
-        sl_json_print(line, JSON_COMPACT, stdout);
-    } else if (status == SL_OK) {
-        printf("written to %s: untrained heads of seed %" PRId64 "\n", t->out, t->config->seed);
+// {"read": tokens, "prompt": how many of them are the prompt, "at": i}: makes them example i, in place of the one there.
+static enum sl_status on_read(struct training *t, const json_t *request, json_t *reply, struct sl_error *err) {
+    const json_t *ids = json_object_get(request, "read");
+    size_t n = json_array_size(ids), at = (size_t)json_integer_value(json_object_get(request, "at"));
+    int32_t *tokens = calloc(n + 1, sizeof *tokens);
+    (void)reply;
+    while (at >= t->n_examples && SL_GROW(t->examples, t->n_examples, t->n_allocated)) {
+        t->examples[t->n_examples++] = (struct sl_example){0};
     }
+    SL_FAIL_OR(!tokens || at >= t->n_examples, free(tokens), err, SL_ERR_EXHAUSTED, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        tokens[i] = (int32_t)json_integer_value(json_array_get(ids, i));
+    }
+    const struct sl_runtime *runtime = &t->model.runtime;
+    const struct sl_teacher teacher = {
+        .engine = runtime->engine, .model = runtime->model, .arena = t->model.arena, .chunk = CHUNK};
+    sl_example_cleanup(&t->examples[at]);
+    enum sl_status status = sl_example_read(
+        &teacher, tokens, (int64_t)n, json_integer_value(json_object_get(request, "prompt")), &t->examples[at], err);
+    free(tokens);
     return status;
+}
+
+// {"learn": i}: adds the gradients of example i, one of the step's batch.
+static enum sl_status on_learn(struct training *t, const json_t *request, json_t *reply, struct sl_error *err) {
+    size_t at = (size_t)json_integer_value(json_object_get(request, "learn"));
+    SL_FAIL_IF(at >= t->n_examples, err, SL_ERR_INTERNAL, "there is no example %zu", at);
+    const struct train_config *c = t->config;
+    const struct sl_example *example = &t->examples[at];
+    enum sl_status status = SL_OK;
+    for (int l = 0; l < example->n_layers && status == SL_OK; l++) {
+        struct sl_heads_example layer = sl_example_layer(example, l);
+        status = sl_heads_backward(t->heads, l, &layer, c->smooth, 1.0 / (double)c->batch, &t->loss, err);
+    }
+    json_object_set_new(reply, "tokens", json_integer((json_int_t)example->n_tokens));
+    return status;
+}
+
+// {"step": true}: changes the heads by what the batch has taught. Returns the batch's loss.
+static enum sl_status on_step(struct training *t, const json_t *request, json_t *reply, struct sl_error *err) {
+    const struct train_config *c = t->config;
+    int64_t step = sl_heads_get_state(t->heads)->n_steps;
+    (void)request;
+    SL_FAIL_IF(!isfinite(t->loss.smooth_l1) || !isfinite(t->loss.smoothness), err, SL_ERR_INVALID,
+               "training has diverged: the loss of step %" PRId64 " is %g; use a smaller learning rate", step + 1,
+               t->loss.smooth_l1);
+    const struct sl_adamw adamw = {.lr = sl_heads_lr(c->lr, step, t->warm_up, c->steps),
+                                   .beta1 = BETA1,
+                                   .beta2 = BETA2,
+                                   .eps = EPSILON,
+                                   .weight_decay = WEIGHT_DECAY,
+                                   .clip = c->clip};
+    sl_heads_step(t->heads, &adamw);
+    json_object_set_new(reply, "loss", json_pack("[f, f, f]", t->loss.smooth_l1, t->loss.smoothness, t->loss.overlap));
+    t->loss = (struct sl_heads_loss){0};
+    return SL_OK;
+}
+
+// {"resume": n}: the heads' memory has been set to what it was after n steps.
+static enum sl_status on_resume(struct training *t, const json_t *request, json_t *reply, struct sl_error *err) {
+    (void)reply, (void)err;
+    sl_heads_get_state(t->heads)->n_steps = json_integer_value(json_object_get(request, "resume"));
+    return SL_OK;
+}
+
+// {"draw": the losses and overlaps of all steps}: draws them into --png.
+static enum sl_status on_draw(struct training *t, const json_t *request, json_t *reply, struct sl_error *err) {
+    (void)reply;
+    return sl_picture_draw("training", t->config->png, json_incref(json_object_get(request, "draw")), err);
+}
+
+// {"error": text, "code": exit code}: the run has ended so.
+static enum sl_status on_error(struct training *t, const json_t *request, json_t *reply, struct sl_error *err) {
+    json_int_t code = json_integer_value(json_object_get(request, "code"));
+    enum sl_status status = code == SL_EXIT_USAGE       ? SL_ERR_INVALID
+                            : code == SL_EXIT_CANCELLED ? SL_ERR_CANCELLED
+                                                        : SL_ERR_IO;
+    (void)t, (void)reply;
+    return sl_fail(err, status, "%s", json_string_value(json_object_get(request, "error")));
+}
+
+static const struct {
+    const char *name;
+    enum sl_status (*answer)(struct training *t, const json_t *request, json_t *reply, struct sl_error *err);
+} requests[] = {{"count", on_count}, {"encode", on_encode}, {"read", on_read}, {"learn", on_learn},
+                {"step", on_step},   {"resume", on_resume}, {"draw", on_draw}, {"error", on_error}};
+
+static enum sl_status answer(struct training *t, const json_t *request, struct sl_error *err) {
+    json_t *reply = json_object();
+    enum sl_status status = sl_fail(err, SL_ERR_INTERNAL, "the Python process asks for what there is not");
+    for (size_t i = 0; i < sizeof requests / sizeof requests[0]; i++) {
+        if (json_object_get(request, requests[i].name)) {
+            status = requests[i].answer(t, request, reply, err);
+            break;
+        }
+    }
+    if (status == SL_OK) {
+        json_object_set_new(reply, "stopped", json_boolean(sl_signals_received(&t->signals) > 0));
+        sl_director_send(&t->director, reply);
+    }
+    json_decref(reply);
+    return status;
+}
+
+// Answers until the Python process says that it is done.
+static enum sl_status follow(struct training *t, struct sl_error *err) {
+    for (;;) {
+        json_t *request;
+        SL_TRY(sl_director_receive(&t->director, &request, err));
+        bool done = json_object_get(request, "done") != NULL;
+        enum sl_status status = done ? SL_OK : answer(t, request, err);
+        json_decref(request);
+        if (done || status != SL_OK) {
+            return status;
+        }
+    }
+}
+
+// --- the command -----------------------------------------------------------------------------------------------------
+
+static enum sl_status direct(struct training *t, struct sl_error *err) {
+    const struct train_config *c = t->config;
+    uint64_t fingerprint;
+    char out[PATH_MAX], checkpoint[PATH_MAX];
+    int n = c->out ? snprintf(out, sizeof out, "%s", c->out) : snprintf(out, sizeof out, "%s/" HEADS_FILE, c->model);
+    int m = c->checkpoint ? snprintf(checkpoint, sizeof checkpoint, "%s", c->checkpoint)
+                          : snprintf(checkpoint, sizeof checkpoint, "%s.checkpoint", out);
+    SL_FAIL_IF(n >= PATH_MAX || m >= PATH_MAX, err, SL_ERR_INVALID, "%.200s...: the path is too long", out);
+    SL_FAIL_IF(c->steps > 0 && !c->data && c->tasks.n == 0, err, SL_ERR_INVALID,
+               "--data FILE or --task NAME is needed: prompts whose answers are known");
+    SL_TRY(sl_model_fingerprint(c->model, SL_WEIGHT_STORED, &fingerprint, err));
+    SL_TRY(sl_director_start(&t->director, out, checkpoint, err));
+    json_t *all = options_json(t, fingerprint);
+    sl_director_send(&t->director, all);
+    json_decref(all);
+    return follow(t, err);
 }
 
 static enum sl_status train(void *arg, struct sl_error *err) {
     const struct train_config *config = arg;
-    struct training t = {.config = config, .width = sl_terminal_width(STDERR_FILENO)};
-    SL_TRY(check_config(&t, err));
+    struct training t = {.config = config, .director = SL_DIRECTOR_NONE};
+    SL_TRY(check_config(config, err));
     SL_TRY(sl_signals_init(&t.signals, err));
     enum sl_status status = open_model(&t, err);
-    SL_THEN(status, config->steps > 0 ? run(&t, err) : write_untrained(&t, err));
-    tear_down(&t);
+    SL_THEN(status, direct(&t, err));
+    sl_director_stop(&t.director);
+    for (size_t i = 0; i < t.n_examples; i++) {
+        sl_example_cleanup(&t.examples[i]);
+    }
+    free(t.examples);
+    sl_heads_destroy(&t.heads);
+    sl_eval_model_close(&t.model);
     sl_signals_cleanup(&t.signals);
     return status;
 }

@@ -15,12 +15,6 @@ struct sl_heads_shape sl_heads_shape_of(const struct sl_model_config *config, in
                                    .n_kv_heads = config->n_kv_heads};
 }
 
-size_t sl_example_bytes(const struct sl_model_config *config, int64_t n_tokens) {
-    struct sl_heads_shape s = sl_heads_shape_of(config, 1);
-    size_t of_token = (size_t)s.n_columns * sizeof(uint16_t) + (size_t)s.n_kv_heads * sizeof(float);
-    return (size_t)s.n_layers * ((size_t)n_tokens * of_token + sizeof(int64_t));
-}
-
 void sl_example_cleanup(struct sl_example *example) {
     free(example->features);
     free(example->labels);

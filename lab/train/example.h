@@ -40,9 +40,6 @@ struct sl_teacher {
 // Returns the shape of the heads that fit a model.
 struct sl_heads_shape sl_heads_shape_of(const struct sl_model_config *config, int n_hidden);
 
-// Returns the bytes of an example of so many prompt tokens.
-size_t sl_example_bytes(const struct sl_model_config *config, int64_t n_tokens);
-
 /*
  * Reads tokens[n_tokens], of which the first n_prompt (at least 2) are the prompt and the others the answer.
  * SL_ERR_INVALID: fewer than 2; SL_ERR_RANGE: beyond the model's positions; SL_ERR_EXHAUSTED: no memory.

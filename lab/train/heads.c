@@ -14,7 +14,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include "base/close.h"
 #include "base/hash.h"
 
 #define TOKEN_BLOCK 256   // tokens per task: a block of every row of H and its sigmoid fits in L2
@@ -91,24 +94,35 @@ static void fill_normal(float *w, int64_t n, double deviation, uint64_t seed, ui
     }
 }
 
+// Allocates zeros for the state. What a checkpoint has is in a memory file, so that another process can map it.
+static enum sl_status allocate_state(struct sl_heads_state *s, struct sl_error *err) {
+    size_t bytes = s->n * sizeof(float), mapped_bytes = 3 * bytes;
+    s->gradients = allocate(bytes);
+    s->memory = memfd_create("heads", 0);
+    void *mapped = MAP_FAILED;
+    if (s->gradients != NULL && s->memory >= 0 && ftruncate(s->memory, (off_t)mapped_bytes) == 0) {
+        mapped = mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->memory, 0);
+    }
+    SL_FAIL_IF(mapped == MAP_FAILED, err, SL_ERR_EXHAUSTED,
+               "out of memory for %zu parameters of heads and what trains them", s->n);
+    memset(s->gradients, 0, bytes);
+    s->parameters = mapped;
+    s->means = s->parameters + s->n;
+    s->squares = s->means + s->n;
+    return SL_OK;
+}
+
 enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct sl_ops *ops, struct sl_stream *stream,
                                double initializer_range, uint64_t seed, struct sl_heads **heads_out,
                                struct sl_error *err) {
-    size_t n = sl_heads_w1_offset(shape, shape->n_layers), bytes = n * sizeof(float);
     struct sl_heads *h = calloc(1, sizeof *h);
     SL_FAIL_IF(h == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
     h->shape = *shape;
     h->ops = ops;
     h->stream = stream;
     struct sl_heads_state *s = &h->state;
-    s->n = n;
-    float **arrays[] = {&s->parameters, &s->gradients, &s->means, &s->squares};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-        *arrays[i] = allocate(bytes);
-        SL_FAIL_OR(*arrays[i] == NULL, sl_heads_destroy(&h), err, SL_ERR_EXHAUSTED,
-                   "out of memory for %zu parameters of heads and what trains them", n);
-        memset(*arrays[i], 0, bytes);
-    }
+    s->n = sl_heads_w1_offset(shape, shape->n_layers);
+    SL_TRY_OR(allocate_state(s, err), sl_heads_destroy(&h));
     h->shares = calloc((size_t)shape->n_kv_heads, 3 * sizeof *h->shares);
     SL_FAIL_OR(h->shares == NULL, sl_heads_destroy(&h), err, SL_ERR_EXHAUSTED, "out of memory");
     for (int l = 0; l < shape->n_layers; l++) {
@@ -127,10 +141,11 @@ void sl_heads_destroy(struct sl_heads **heads) {
         free_scratch(h);
         free(h->products);
         free(h->shares);
-        free(h->state.parameters);
+        if (h->state.parameters != NULL) {
+            munmap(h->state.parameters, 3 * h->state.n * sizeof(float));
+        }
+        sl_close(h->state.memory);
         free(h->state.gradients);
-        free(h->state.means);
-        free(h->state.squares);
         free(h);
         *heads = NULL;
     }

@@ -45,10 +45,11 @@ void sl_heads_destroy(struct sl_heads **heads);
 const struct sl_heads_shape *sl_heads_get_shape(const struct sl_heads *heads);
 
 // The training state, each [n]: layer after layer W1, then W2, both padded with zeros to a multiple of 64 bytes. For
-// files and tests.
+// checkpoints and tests.
 struct sl_heads_state {
     float *parameters, *gradients, *means, *squares; // AdamW's two moments
     size_t n;
+    int memory; // a descriptor of the file with parameters, means and squares; processes started from now on inherit it
     int64_t n_steps; // steps taken
 };
 struct sl_heads_state *sl_heads_get_state(struct sl_heads *heads);

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training prompts of retaining heads: rows of a file, synthetic tasks of any length, or all by turns.
 
-`sluice train-heads` starts this module and sends it one line with the options, {"data", "tasks", "texts", "seed"}, and then the
-number of a prompt a line. The answer is {"prompt", "completion", "where"}, or {"error", "code"} at the end. Between them this
-module asks {"count": text}, and `sluice`, which has the tokenizer, answers with a number.
-
 Prompt i is a function of the options and i, without end: tasks draw another sample for every index, rows repeat in another
 order. So a resumed run gets the same prompts.
 """
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-import sys
 from typing import Any, Callable, Optional
 
 from .datasets import DatasetConfig, read_dataset
-from .errors import USAGE, EvalError, RefusedError, UsageError
+from .errors import RefusedError, UsageError
 from .haystack import Haystack, open_haystack
 from .rng import Random, permute
 from .sample import Sample
@@ -67,7 +61,7 @@ class Source:
 
 
 class Prompts:
-    """The prompts of a set of options. `count` returns the tokens of a text, with the begin token."""
+    """The prompts of the options "data", "tasks", "texts" and "seed". `count` returns the tokens of a text, with the begin token."""
 
     def __init__(self, options: dict[str, Any], count: Callable[[str], int]) -> None:
         self._count, self._seed, self._data = count, options["seed"], options["data"]
@@ -117,7 +111,7 @@ class Prompts:
         return {"prompt": row.prompt, "completion": row.answers[0], "where": f"{self._data}: row {at + 1}"}
 
     def get(self, number: int) -> dict[str, str]:
-        """Returns prompt `number`: the sources come by turns."""
+        """Returns "prompt", "completion" and "where" of prompt `number`: the sources come by turns."""
         index, turn = divmod(number, len(self._sources))
         source = self._sources[turn]
         if source is None:
@@ -128,27 +122,3 @@ class Prompts:
         sample = make_sample(source.task, self._config(n_tokens, random.next()), 0)
         prompt, completion = reword(source.form, sample) if source.form else (sample.prompt, sample.completion)
         return {"prompt": prompt, "completion": completion, "where": source.name}
-
-
-def main() -> int:
-    """Answers requests on standard input. Returns the exit code."""
-    def send(message: dict[str, Any]) -> None:
-        print(json.dumps(message), flush=True)
-
-    def count(text: str) -> int:
-        send({"count": text})
-        return int(sys.stdin.readline())
-
-    try:
-        prompts = Prompts(json.loads(sys.stdin.readline()), count)
-        send({"ready": True})
-        for line in iter(sys.stdin.readline, ""):
-            send(prompts.get(int(line)))
-    except (EvalError, RefusedError) as error:
-        send({"error": str(error), "code": getattr(error, "code", USAGE)})
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,12 +2,10 @@
 """The training prompts of heads: rows and tasks by turns, facts in other words, and what is refused."""
 import json
 import os
-import subprocess
-import sys
 import unittest
 from unittest import mock
 
-from .support import PACKAGE, ROOT, FolderTest
+from .support import ROOT, FolderTest
 
 from sluice_eval.errors import EvalError, UsageError
 from sluice_eval.sample import Sample
@@ -110,24 +108,6 @@ class Rows(FolderTest):
         path = self.write("data.jsonl", "")
         os.truncate(path, (64 << 20) + 1)  # zeros, which take no room
         self.assertRaisesRegex(UsageError, "data.jsonl:1: longer than 64 MiB", prompts, data=path)
-
-
-class Protocol(FolderTest):
-    def talk(self, options, *lines):
-        """Returns the messages of the process, which asks for one count at a time."""
-        done = subprocess.run([sys.executable, "-m", "sluice_eval.training"], capture_output=True, text=True, timeout=280, check=False,
-                              input="".join(f"{line}\n" for line in [json.dumps({**OPTIONS, **options}), *lines]),
-                              env={**os.environ, "PYTHONPATH": str(PACKAGE)})
-        return [json.loads(line) for line in done.stdout.splitlines()], done.returncode
-
-    def test_rows_and_counts(self):
-        data = self.write("rows", ROW)
-        row = {"prompt": "p", "completion": "x", "where": f"{data}: row 1"}
-        self.assertEqual(self.talk({"data": data}, 0, 1), ([{"ready": True}, row, row], 0))
-        messages, code = self.talk({"tasks": ["passkey:90"]}, 0, 1000)
-        self.assertEqual([list(message) for message in messages], [["ready"], ["count"], ["error", "code"]])
-        self.assertIn("it needs 1000", messages[-1]["error"])
-        self.assertEqual((messages[-1]["code"], code), (2, 1))
 
 
 if __name__ == "__main__":

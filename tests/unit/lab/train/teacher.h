@@ -3,7 +3,6 @@
 #pragma once
 
 #include "lab/train/example.h"
-#include "lab/train/heads_file.h"
 #include "engine/tensor/cpu/device.h"
 #include "engine/tensor/cpu/tiers.h"
 #include "tests/unit/temp_folder.h"

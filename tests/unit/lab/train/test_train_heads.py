@@ -79,6 +79,16 @@ class TrainHeads(unittest.TestCase):
         self.assert_refused(2, [*SMALL, "--memory", "1M"], "12 prompts take", "1.0 MiB", "--prompts 0")
         self.assertNotEqual(run("--data", good, "--steps", 1, "--out", "/nonexistent/heads").returncode, 0)
 
+    def test_a_system_without_python_is_told_what_is_needed(self):
+        for environment, said in [({"PATH": "/nonexistent"}, "package python3"), ({"PYTHONHOME": "/nonexistent"}, "python3-numpy")]:
+            done = subprocess.run(command(*SMALL, "--steps", 1, "--out", self.out), capture_output=True, text=True, timeout=280,
+                                  env={**os.environ, **environment})
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(said, done.stderr)
+
+    def test_a_run_that_diverges_writes_no_heads(self):
+        self.assert_refused(2, [*SMALL, "--steps", 60, "--lr", 1000, "--clip", 0], "training has diverged")
+
     def test_heads_learn_and_the_engine_loads_them(self):
         done = run(*SMALL, "--steps", 60, "--batch", 2, "--every", 20, "--json", "--png", self.folder / "curve.png",
                    "--out", self.out)
