@@ -56,7 +56,7 @@ class Scene:
                 return self.processes[name]
 
         self.cluster = OnHosts(prefill=0, decode=0, kvstore=0, certificates=certificates, model=load.MODEL,
-                               listen=f"{network.address['a']}:0",
+                               listen=f"{network.address['a']}:{harness.free_port()}",  # its restarts are at the same port
                                coordinator_args=["--stall-after", f"{STALL_S}s", "--deadline", "60s", "--heartbeat", "500ms", "--request-memory", "64M",
                                                  "--state", os.path.join(folder, "state"), "--salt-file", os.path.join(folder, "salt")])
         for name in self.places:

@@ -17,7 +17,7 @@ import sys
 CLONE_NEWNET = 0x40000000
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "cluster"))
-from two_hosts import BIN, HOSTS, Network, inside  # noqa: E402 (has no gRPC, which starts threads)
+from two_hosts import BIN, HOSTS, NAMESPACES, Network, inside  # noqa: E402 (has no gRPC, which starts threads)
 
 
 class OneHost:
@@ -43,7 +43,7 @@ class TwoHosts(Network):
     def __enter__(self):
         super().__enter__()
         self.root = os.open("/proc/self/ns/net", os.O_RDONLY)
-        self._enter("/run/netns/sluice-a")
+        self._enter(f"/run/netns/{NAMESPACES['a']}")
         return self
 
     def _enter(self, path):
@@ -62,12 +62,12 @@ class TwoHosts(Network):
         return inside("b", words) if host == "b" else words
 
     def cut(self):
-        subprocess.run(["ip", "-n", "sluice-b", "link", "set", "sl-b", "down"], check=True)
+        subprocess.run(["ip", "-n", NAMESPACES["b"], "link", "set", "sl-b", "down"], check=True)
 
     def heal(self):
-        subprocess.run(["ip", "-n", "sluice-b", "link", "set", "sl-b", "up"], check=True)
+        subprocess.run(["ip", "-n", NAMESPACES["b"], "link", "set", "sl-b", "up"], check=True)
         for host in HOSTS:
-            subprocess.run(["tc", "-n", f"sluice-{host}", "qdisc", "del", "dev", f"sl-{host}", "root"], check=False,
+            subprocess.run(["tc", "-n", NAMESPACES[host], "qdisc", "del", "dev", f"sl-{host}", "root"], check=False,
                            stderr=subprocess.DEVNULL)
 
     def slow(self, gbit):
@@ -78,8 +78,9 @@ def choose():
     """Two hosts, if this machine lets us make them."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc") or not shutil.which("unshare"):
         return OneHost()
-    tried = subprocess.run(["ip", "netns", "add", "sluice-try"], capture_output=True)
-    subprocess.run(["ip", "netns", "del", "sluice-try"], capture_output=True)
+    name = f"sluice-{os.getpid()}-try"
+    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
     return TwoHosts() if tried.returncode == 0 else OneHost()
 
 

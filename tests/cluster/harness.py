@@ -178,6 +178,21 @@ def _kill_what_is_left():
             process.kill()
 
 
+def _start_undertaker():
+    """Starts a shell that outlives this process, however that ends, and then kills whatever descends from it. A test that was killed would
+    leave workers that look for their coordinator for hours, and join the cluster of the next test that gets its port."""
+    mark = f"OF_SLUICE_TEST={os.getpid()}-{os.urandom(8).hex()}"  # every process inherits it, `sluice up --detach` and etcd too
+    command = ("trap '' INT TERM HUP; cat; for _ in 1 2 3 4 5 6 7 8 9; do found=$(grep -lsazxF -e \"$1\" /proc/[0-9]*/environ); [ \"$found\" ] || exit 0; "
+               "for path in $found; do path=${path#/proc/}; kill -KILL ${path%/environ}; done; sleep 0.1; done")
+    undertaker = subprocess.Popen(["sh", "-c", command, "sh", mark], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                  start_new_session=True)
+    os.environ.update([mark.split("=")])
+    return undertaker
+
+
+_undertaker = _start_undertaker()  # its input ends with this process
+
+
 class Process:
     """One of our executables. Its standard error is kept; its first line of output says where it listens."""
 

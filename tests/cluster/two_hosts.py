@@ -34,6 +34,7 @@ import script  # noqa: E402
 
 BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
 HOSTS = {"a": "10.77.0.1", "b": "10.77.0.2"}
+NAMESPACES = {host: f"sluice-{os.getpid()}-{host}" for host in HOSTS}  # two runs at once do not share hosts
 RECIPES = ["full", "full,format=int4", "locret,budget=0.1,scope=stabilizers:128+tail:64,chunk=512", "tailorkv", "tailorkv-near,ahead=0",
            "tailorkv-near"]
 
@@ -43,38 +44,38 @@ def run(*command, check=True):
 
 
 class Network:
-    """Namespaces sluice-a and sluice-b, joined; gone when left, however that happens."""
+    """Two namespaces, joined; gone when left. Those of a run that was killed go when the next one begins."""
 
     def __enter__(self):
-        self._remove()
-        for host in HOSTS:
-            run("ip", "netns", "add", f"sluice-{host}")
-        run("ip", "link", "add", "sl-a", "netns", "sluice-a", "type", "veth", "peer", "name", "sl-b", "netns", "sluice-b")
+        for owner in set(re.findall(r"^sluice-(\d+)-[ab]\b", run("ip", "netns", "list").stdout, re.M)):
+            if not os.path.exists(f"/proc/{owner}"):
+                for host in HOSTS:
+                    run("ip", "netns", "del", f"sluice-{owner}-{host}", check=False)
+        for name in NAMESPACES.values():
+            run("ip", "netns", "add", name)
+        run("ip", "link", "add", "sl-a", "netns", NAMESPACES["a"], "type", "veth", "peer", "name", "sl-b", "netns", NAMESPACES["b"])
         for host, address in HOSTS.items():
-            run("ip", "-n", f"sluice-{host}", "addr", "add", f"{address}/24", "dev", f"sl-{host}")
+            run("ip", "-n", NAMESPACES[host], "addr", "add", f"{address}/24", "dev", f"sl-{host}")
             for device in (f"sl-{host}", "lo"):
-                run("ip", "-n", f"sluice-{host}", "link", "set", device, "up")
+                run("ip", "-n", NAMESPACES[host], "link", "set", device, "up")
         return self
 
     def shape(self, gbit):
         """In both directions; a bucket of a millisecond."""
         for host in HOSTS:
             burst = max(int(gbit * 1e9 / 8 / 1000), 65536)
-            run("tc", "-n", f"sluice-{host}", "qdisc", "replace", "dev", f"sl-{host}", "root", "tbf", "rate", f"{gbit}gbit",
+            run("tc", "-n", NAMESPACES[host], "qdisc", "replace", "dev", f"sl-{host}", "root", "tbf", "rate", f"{gbit}gbit",
                 "burst", str(burst), "latency", "50ms")
 
-    def _remove(self):
-        for host in HOSTS:
-            run("ip", "netns", "del", f"sluice-{host}", check=False)
-
     def __exit__(self, *_):
-        self._remove()
+        for name in NAMESPACES.values():
+            run("ip", "netns", "del", name, check=False)
 
 
 def inside(host, command):
     """`command` on a host: its network, its IPC, its name, its /dev/shm."""
     script = f'mount -t tmpfs -o size=90% sluice /dev/shm && hostname sluice-{host} && exec "$@"'
-    return ["ip", "netns", "exec", f"sluice-{host}", "unshare", "--mount", "--ipc", "--uts", "sh", "-c", script, "sh", *command]
+    return ["ip", "netns", "exec", NAMESPACES[host], "unshare", "--mount", "--ipc", "--uts", "sh", "-c", script, "sh", *command]
 
 
 class Process:
