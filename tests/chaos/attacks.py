@@ -73,7 +73,7 @@ def reset_streams(scene, rng):
     context, n, n_connections, until = tls_of(scene, GREEDY), 0, 0, time.monotonic() + ATTACK_S
     while time.monotonic() < until:
         try:
-            with context.wrap_socket(connect(scene.cluster.coordinator.address), server_hostname="localhost") as connection:
+            with context.wrap_socket(connect(scene.process("coordinator").address), server_hostname="localhost") as connection:
                 n_connections += 1
                 connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0))
                 for stream in range(1, 200001, 2):

@@ -4,13 +4,14 @@
 Random faults under load: chaos.py [--time SECONDS] [--seed N] [--clients N]
 
 A cluster of real processes with certificates, on two hosts where this machine lets us make them, is asked by several tenants, while its
-processes are killed, stopped and started again with other options, single threads stand still, clocks jump, the link is cut and slowed,
+processes are killed in turn, each of them at least once, stopped and started again with other options, single threads stand still, clocks jump, the link is cut and slowed,
 connections are reset, the store's disk is full or fails, and strangers send garbage; ports are flooded, streams reset, requests held
 open, heartbeats lie, and certificates are used in wrong roles (attacks.py). What must hold: every call ends by its deadline; tokens are those of one process without faults;
-errors are of those that clients can act upon; every tenant's documents are there to the end; processes that were not killed live; and when the faults are over, the cluster serves, every gauge
+errors are of those that clients can act upon; after each kill every tenant's documents are answered as before; processes that were not killed live; and when the faults are over, the cluster serves, every gauge
 is zero, and descriptors and memory are back. How long answers took is printed for each fault. The same seed draws the same faults in the same order; what they hit depends on the machine.
 """
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -29,7 +30,7 @@ MOST_MORE_KIB = 96 << 10  # that a process may have more after the faults than b
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--time", type=float, default=180, metavar="SECONDS", help="of faults (180)")
+    parser.add_argument("--time", type=float, default=180, metavar="SECONDS", help="of faults (180); each comes once, however long that takes")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of everything that is drawn (1)")
     parser.add_argument("--clients", type=int, default=6, metavar="N", help="at once, in three tenants (6)")
     parser.add_argument("--only", metavar="FAULT,...", help="only these faults")
@@ -37,32 +38,52 @@ def parse():
 
 
 class Scene:
-    """The cluster, and what is needed to hurt it."""
+    """The cluster, two coordinators of it if there is an etcd, a gateway, and what is needed to hurt them."""
 
-    def __init__(self, network, certificates, disk, folder, counts):
-        self.network, self.disk, self.counts = network, disk, counts
+    def __init__(self, network, certificates, etcd, folder, counts):
+        self.network, self.disk, self.counts = network, os.path.join(folder, "disk", "store"), counts
+        self.to_kill, self.killed = [], {}  # the processes that are killed next, the last first; how often each was
         # worker -> its host
         self.places = {"kvstore-0": "a", "kvstore-1": "b", "prefill-0": "a", "prefill-1": "b", "decode-0": "b", "decode-1": "a"}
-        self.bends = {name: bend.Bend(folder, name) for name in ["coordinator", *self.places]}
-        scene = self
-
-        class OnHosts(harness.Cluster):
-            def _start(self, name, args, env=None):
-                host = scene.places.get(name, "a")
-                bent = {**stalls.ENVIRONMENT, **scene.bends[name].environment, "LD_PRELOAD": f"{stalls.FREEZE}:{bend.LIBRARY}"}
-                self.processes[name] = harness.Process(name, args, {**(env or {}), **bent},
-                                                       lambda words: scene.network.command(host, words))
-                self.log_paths.append(self.processes[name].log_path)
-                return self.processes[name]
-
-        self.cluster = OnHosts(prefill=0, decode=0, kvstore=0, certificates=certificates, model=load.MODEL,
-                               listen=f"{network.address['a']}:{harness.free_port()}",  # its restarts are at the same port
-                               coordinator_args=["--stall-after", f"{STALL_S}s", "--deadline", "60s", "--heartbeat", "500ms", "--request-memory", "64M",
-                                                 "--state", os.path.join(folder, "state"), "--salt-file", os.path.join(folder, "salt")])
+        self.coordinators = ["coordinator-0", "coordinator-1"] if etcd else ["coordinator"]
+        self.bends = {name: bend.Bend(folder, name) for name in [*self.coordinators, *self.places]}
+        common = {"prefill": 0, "decode": 0, "kvstore": 0, "certificates": certificates, "model": load.MODEL}
+        args = ["--stall-after", f"{STALL_S}s", "--deadline", "60s", "--heartbeat", "500ms", "--request-memory", "64M",
+                "--salt-file", os.path.join(folder, "salt")]
+        if etcd:
+            certificates.make("coordinator/coordinator")
+            args += certificates.options("coordinator/coordinator")
+            self.cluster = on_hosts(self, several.SeveralCoordinators)(etcd, host=network.address["a"], coordinator_args=args, **common)
+        else:  # its restarts are at the same port
+            self.cluster = on_hosts(self, harness.Cluster)(listen=f"{network.address['a']}:{harness.free_port()}",
+                                                           coordinator_args=[*args, "--state", os.path.join(folder, "state")], **common)
         for name in self.places:
             self.start(name)
         self.cluster.wait_ready(60)
         self.baseline = {}
+        keys = os.path.join(folder, "keys")
+        with open(keys, "w") as file:
+            file.write("".join(gateways.key_line(f"sk-{tenant}", f"tenant-{tenant}") for tenant in range(N_TENANTS)))
+        certificates.make(*(f"client/tenant-{tenant}" for tenant in range(N_TENANTS)))
+        self.gateway_words = ["--keys", keys, "--tenants", certificates.folder]
+        self.gateway = gateways.Gateway(self.cluster, *self.gateway_words)
+
+    def connect(self, who, number):
+        """Connects a client to a coordinator, by turns to each: only one of them leads."""
+        addresses = self.cluster.addresses_of_all().split(",")
+        return self.cluster.certificates.channel(addresses[number % len(addresses)], who)
+
+    def coordinator_to_kill(self, leads):
+        if self.coordinators == ["coordinator"]:
+            return "coordinator"
+        leader = self.cluster.wait_for_leader(60)
+        return leader if leads else next(name for name in self.coordinators if name != leader)
+
+    def start_coordinator(self, name):
+        if name != "coordinator":
+            self.cluster.start_coordinator(name)
+        else:
+            self.cluster.coordinator = self.cluster._start("coordinator", self.cluster.coordinator.args)
 
     def start(self, name, rng=None):
         """With options of its own, if there is something to draw them by."""
@@ -76,6 +97,9 @@ class Scene:
         self.cluster.start_worker(name, extra)
 
     def process(self, name):
+        """Returns a process by its name; of several coordinators, `coordinator` is the one that leads."""
+        if name == "coordinator" and name not in self.coordinators:
+            name = self.cluster.wait_for_leader(60)
         return self.cluster.processes[name]
 
     def alive(self):
@@ -84,7 +108,17 @@ class Scene:
     def bury_and_start(self, name, rng, after_s):
         time.sleep(after_s)
         self.process(name).popen.wait(30)
-        self.start(name, rng)
+        (self.start_coordinator if name in self.coordinators else lambda name: self.start(name, rng))(name)
+
+    def kill_gateway(self, after_s):
+        """Kills it, and starts it at the same address."""
+        killed = self.gateway
+        killed.popen.kill()
+        killed.popen.wait(30)
+        time.sleep(after_s)
+        os.close(killed.log)
+        os.remove(killed.log_path)
+        self.gateway = gateways.Gateway(self.cluster, *self.gateway_words, listen=f"{killed.host}:{killed.port}")
 
     def note_descriptors(self):
         return {name: len(os.listdir(f"/proc/{p.popen.pid}/fd")) for name, p in self.cluster.processes.items()}
@@ -98,17 +132,70 @@ class Scene:
         return found
 
 
+def on_hosts(scene, kind):
+    """Returns a kind of Cluster whose processes are on the scene's hosts, and bent."""
+    class OnHosts(kind):
+        def new_process(self, name, args, env):
+            host = scene.places.get(name, "a")
+            bent = {**stalls.ENVIRONMENT, **scene.bends[name].environment, "LD_PRELOAD": f"{stalls.FREEZE}:{bend.LIBRARY}"}
+            return harness.Process(name, args, {**(env or {}), **bent}, lambda words: scene.network.command(host, words))
+
+        def channel_to(self, name):  # of several coordinators
+            if name not in self.channels:
+                self.channels[name] = self.certificates.channel(self.addresses[name], "operator/me")
+            return self.channels[name]
+
+        def channel_of(self, who):
+            if not hasattr(self, "names"):
+                return super().channel_of(who)
+            return self.certificates.channel(self.addresses[self.wait_for_leader(60)], who)
+    return OnHosts
+
+
 # ---- faults: each takes the scene and a generator, and leaves the cluster able to recover ------------------------------------
 
+def everything(scene):
+    """Returns what kill() kills, by name."""
+    return [*sorted(scene.places), "gateway", "leader", *(["standby"] if len(scene.coordinators) > 1 else [])]
+
+
 def kill(scene, rng):
-    name = rng.choice(sorted(scene.places))
-    scene.process(name).signal(signal.SIGKILL)
-    scene.bury_and_start(name, rng, rng.random() * 2)
-    return name
+    """Kills each process before one comes again, starts it again, and asks every document of every tenant."""
+    scene.to_kill = scene.to_kill or rng.sample(everything(scene), len(everything(scene)))
+    what = scene.to_kill.pop()
+    pause_s = rng.random() * 2
+    if what == "gateway":
+        name = what
+        scene.kill_gateway(pause_s)
+    else:
+        name = scene.coordinator_to_kill(what == "leader") if what in ("leader", "standby") else what
+        scene.process(name).signal(signal.SIGKILL)
+        scene.bury_and_start(name, rng, pause_s)
+    scene.killed[what] = scene.killed.get(what, 0) + 1
+    began = time.monotonic()
+    n_right = sum(ask_documents(scene, tenant, f"after the kill of {name}") for tenant in range(N_TENANTS))
+    return f"{name if name == what else f'{name}, the {what}'}; {n_right} documents are right {time.monotonic() - began:.1f} s later"
+
+
+def ask_documents(scene, tenant, when):
+    """Asks a tenant's documents until they are answered rightly; returns how many are. One that is not within a minute must be
+    told as lost, by its name."""
+    give_up, wrong = time.monotonic() + 60 * harness.SLOW, ["not asked"]
+    while wrong and time.monotonic() < give_up:
+        try:
+            with scene.cluster.channel_of(f"client/tenant-{tenant}/{tenant}") as channel:
+                wrong = load.check_documents(channel, n_stores=False)
+        except load.grpc.RpcError as error:  # no coordinator yet
+            wrong = [error.details()]
+        if wrong:
+            time.sleep(0.3)
+    for text in wrong:
+        scene.counts.violation(f"tenant {tenant}, {when}: {text}")
+    return len(load.DOCUMENTS) - len(wrong)
 
 
 def stop_and_continue(scene, rng):
-    name, seconds = rng.choice(sorted(scene.places) + ["coordinator"]), rng.choice([0.3, 1, 3])
+    name, seconds = rng.choice(sorted(scene.bends)), rng.choice([0.3, 1, 3])
     scene.process(name).signal(signal.SIGSTOP)
     time.sleep(seconds)
     scene.process(name).signal(signal.SIGCONT)
@@ -130,18 +217,6 @@ def freeze_a_thread(scene, rng):
         process.signal(signal.SIGKILL)
     scene.bury_and_start(name, rng, 0)
     return f"engine of {name}, which {was}"
-
-
-def restart_coordinator(scene, rng):
-    """At the same address, with what is in its folder."""
-    cluster = scene.cluster
-    cluster.coordinator.signal(signal.SIGKILL)
-    cluster.coordinator.popen.wait(30)
-    time.sleep(rng.random())
-    args = list(cluster.coordinator.args)
-    args[args.index("--listen") + 1] = cluster.coordinator.address
-    cluster.coordinator = cluster._start("coordinator", args)
-    return cluster.coordinator.address
 
 
 def cut_link(scene, rng):
@@ -209,7 +284,7 @@ def jump_clock(scene, rng):
     return f"of {name} by {later} s for {seconds} s"
 
 
-FAULTS = {fault.__name__: fault for fault in (kill, stop_and_continue, freeze_a_thread, restart_coordinator, cut_link, slow_link, strangers,
+FAULTS = {fault.__name__: fault for fault in (kill, stop_and_continue, freeze_a_thread, cut_link, slow_link, strangers,
                                               fill_disk, fail_disk, reset_connections, jump_clock)}
 OF_THE_LINK = {"cut_link", "slow_link"}
 
@@ -221,6 +296,8 @@ def check_deaths(scene, counts):
         if process.popen.poll() is not None and not process.killed:
             process.killed = True  # told once
             counts.violation(f"{name} has died by itself with {process.popen.returncode}:\n" + "\n".join(process.errors().splitlines()[-15:]))
+    if scene.gateway.popen.poll() is not None:
+        counts.violation(f"the gateway has died by itself with {scene.gateway.popen.returncode}:\n{scene.gateway.errors()[-1500:]}")
 
 
 def check_recovery(scene, counts, descriptors):
@@ -258,13 +335,12 @@ def check_recovery(scene, counts, descriptors):
             counts.violation(f"{name} has {kib} KiB of its own, and had {scene.baseline[name]}")
 
 
-def run(options, network, folder):
+def run(options, network, folder, etcd):
     draw = hosts.seeds(options.seed)
     names = [f"client/tenant-{i % N_TENANTS}/{i}" for i in range(max(options.clients, N_TENANTS))]
     counts, stop = load.Counts(), threading.Event()
     certificates = harness.Certificates(os.path.join(folder, "certificates"), *names, *attacks.NAMES)
-    disk = os.path.join(folder, "disk")
-    scene = Scene(network, certificates, os.path.join(disk, "store"), folder, counts)
+    scene = Scene(network, certificates, etcd, folder, counts)
     texts = load.prompts()
     for recipe in load.RECIPES:
         for text in texts:
@@ -273,8 +349,9 @@ def run(options, network, folder):
     for name in names[:N_TENANTS]:
         with scene.cluster.channel_of(name) as channel:
             load.add_documents(channel)
-    clients = [load.Client(i, draw(f"client {i}"), lambda who=who: scene.cluster.channel_of(who), texts, counts, stop)
+    clients = [load.Client(i, draw(f"client {i}"), lambda number, who=who: scene.connect(who, number), texts, counts, stop)
                for i, who in enumerate(names)]
+    clients += [load.HttpClient(tenant, scene, counts, stop) for tenant in range(N_TENANTS)]
     for client in clients:
         client.start()
     time.sleep(3)
@@ -282,15 +359,18 @@ def run(options, network, folder):
     rng, began = draw("faults"), time.monotonic()
     possible = [name for name in FAULTS if (network.has_link or name not in OF_THE_LINK) and
                 (not options.only or name in options.only.split(","))]
-    coming = []
-    while time.monotonic() - began < options.time:
-        coming = coming or rng.sample(possible, len(possible))  # each of them before one comes again
+    possible += ["kill"] * (len(everything(scene)) - 1) if "kill" in possible else []
+    coming = rng.sample(possible, len(possible))
+    within_first_round = True  # which ends however long that takes: each fault has come, and each process was killed
+    while within_first_round or time.monotonic() - began < options.time:
         name = coming.pop()
         at = time.monotonic() - began
         said = FAULTS[name](scene, rng)
         print(f"chaos: {at:6.1f} s  {name}: {said}", flush=True)
         counts.fault(name, began + at)
         check_deaths(scene, counts)
+        if not coming:  # each of them comes before one comes again
+            coming, within_first_round = rng.sample(possible, len(possible)), False
         time.sleep(rng.random() * 3)
     stop.set()
     for client in clients:
@@ -301,6 +381,8 @@ def run(options, network, folder):
     check_deaths(scene, counts)
     print(f"chaos: seed {options.seed}: {dict(sorted(counts.by_outcome.items()))}", flush=True)
     counts.print_latencies()
+    print(f"chaos: killed: {', '.join(f'{name} {n}' for name, n in sorted(scene.killed.items()))}", flush=True)
+    scene.gateway.__exit__(None, None, None)
     codes = {name: process.stop() for name, process in list(scene.cluster.processes.items())[::-1] if not process.killed}
     for name, code in codes.items():
         if code != 0:
@@ -326,11 +408,13 @@ def main():
     script.needs("grpc", "google.protobuf")
     script.needs_programs(hosts.BIN)
     with hosts.choose() as network, tempfile.TemporaryDirectory(prefix="sluice-chaos-") as folder:
-        global attacks, bend, harness, load, stalls
+        global attacks, bend, gateways, harness, load, several, stalls
         import attacks  # noqa: E402
         import bend
         import harness
         import load
+        import several
+        import test_gateway as gateways
         import test_stalls as stalls
         for library in (bend.LIBRARY, stalls.FREEZE):  # the loader starts a program without it, and then the fault does nothing
             if not os.path.exists(library):
@@ -344,8 +428,11 @@ def main():
         if not mounted:
             print("chaos: no disk of its own for the store, and so none that is full: it wants root", flush=True)
             del FAULTS["fill_disk"]
+        if not several.ETCD:
+            print("chaos: one coordinator: two agree in an etcd on which of them leads, and etcd is not installed", flush=True)
         try:
-            return run(options, network, folder)
+            with several.Etcd() if several.ETCD else contextlib.nullcontext() as etcd:
+                return run(options, network, folder, etcd)
         finally:
             if mounted:
                 os.system(f"umount -l {disk}")

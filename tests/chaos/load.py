@@ -3,6 +3,7 @@
 Clients under faults. What they hold the cluster to: every call ends by its deadline, tokens are those of a run without faults, and an
 error is one of those that a client can do something about.
 """
+import http.client
 import threading
 import time
 
@@ -25,6 +26,7 @@ DOCUMENTS = {"exact": ("full", 2), "small": ("full,format=int4", 2), "far": ("pl
 DOCUMENT = document(LENGTHS[1], value="10001", seed=1)
 ADD = "sluice.v1.Documents.Add"
 may_answer = {}  # name -> the tokens that answers may have
+exact_text = []  # the text of the answers about the document "exact"
 
 
 def add_document(channel, name, recipe, replicas, timeout):
@@ -49,14 +51,17 @@ def add_documents(channel):
                     raise
                 time.sleep(1)
         assert len(made.stores) == replicas, made
-        got = tokens(list(stub(channel.unary_stream, "sluice.v1.Inference.Generate")(asking(name), timeout=60 * SLOW)))
+        events = list(stub(channel.unary_stream, "sluice.v1.Inference.Generate")(asking(name), timeout=60 * SLOW))
+        got = tokens(events)
+        if name == "exact":
+            exact_text.append(events[-1].finished.text)
         may_answer.setdefault(name, [in_one_process(recipe, DOCUMENT + question(), N_TOKENS, MODEL)])
         assert name == "small" or got == may_answer[name][0], (name, got)
         may_answer[name].append(got)
 
 
-def check_documents(channel):
-    """Returns what is wrong with a tenant's documents when the faults are over."""
+def check_documents(channel, n_stores=True):
+    """Returns what is wrong with a tenant's documents when the faults are over, also if they are in more or fewer stores than asked for."""
     listed = {d.name: d for d in call(channel, "sluice.v1.Documents.List", documents_pb.ListDocumentsRequest()).documents}
     wrong = [f"document {name} is gone" for name in DOCUMENTS if name not in listed]
     for name in DOCUMENTS.keys() & listed.keys():
@@ -66,7 +71,7 @@ def check_documents(channel):
             got = error.details()
         if got not in may_answer[name]:
             wrong.append(f"document {name}: {got} is none of {may_answer[name]}")
-        if len(listed[name].stores) != DOCUMENTS[name][1]:
+        if n_stores and len(listed[name].stores) != DOCUMENTS[name][1]:
             wrong.append(f"document {name} is in {list(listed[name].stores)}")
     return wrong
 
@@ -123,15 +128,19 @@ class Client(threading.Thread):
         self.wanted = None  # the tokens that the answer may have, unless one process answers the same request
 
     def run(self):
+        n_connections = 0
         while not self.stop.is_set():
-            with self.connect() as channel:
+            with self.connect(n_connections) as channel:
+                n_connections += 1
                 for _ in range(self.rng.randrange(1, 12)):
                     if self.stop.is_set():
                         return
-                    self.one(channel)
+                    if self.one(channel) == Code.UNAVAILABLE:  # it may not lead
+                        break
 
     def one(self, channel):
-        rng = self.rng
+        """Returns the code of an error."""
+        rng, code = self.rng, None
         deadline_s = rng.choice([2, 10, 30, 30]) * SLOW
         recipe, text = rng.choice(RECIPES), rng.choice(self.texts)
         asked = inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=N_TOKENS, ignore_eos=True,
@@ -155,11 +164,13 @@ class Client(threading.Thread):
                                                                         or "has no room" in error.details()))
             if not allowed:
                 self.counts.violation(f"{what}: {error.code().name}: {error.details()}")
-            self.counts.count(error.code().name)
+            code = error.code()
+            self.counts.count(code.name)
         took = time.monotonic() - began
         if took > deadline_s + SLACK_S:
             self.counts.violation(f"{what}: took {took:.1f} s")
         self.stop.wait(rng.random() * 0.3)
+        return code
 
     @staticmethod
     def answer(events):
@@ -247,6 +258,26 @@ class Client(threading.Thread):
         job_id = self.submit(channel, asked, deadline_s)
         time.sleep(self.rng.random())
         call(channel, "sluice.v1.Inference.Cancel", inference.JobRequest(job_id=job_id), (deadline_s + SLACK_S) / SLOW)
+
+
+class HttpClient(threading.Thread):
+    """Asks a tenant's document at the gateway, again and again."""
+
+    def __init__(self, tenant, scene, counts, stop):
+        super().__init__(daemon=True, name=f"http-{tenant}")
+        self.key, self.scene, self.counts, self.stop = f"sk-{tenant}", scene, counts, stop
+
+    def run(self):
+        body = {"document": "exact", "prompt": question()[1:], "max_tokens": N_TOKENS, "ignore_eos": True, "temperature": 0}
+        while not self.stop.is_set():
+            try:
+                status, reply = self.scene.gateway.post("/v1/completions", body, self.key)
+                if status == 200 and reply["choices"][0]["text"] != exact_text[0] or status not in (200, 429, 503, 504):
+                    self.counts.violation(f"{self.name}: {status} {reply}")
+                self.counts.count(f"HTTP {status}")
+            except (OSError, ValueError, http.client.HTTPException):  # the gateway is killed
+                self.counts.count("HTTP lost")
+            self.stop.wait(0.2)
 
 
 class Failed(grpc.RpcError):

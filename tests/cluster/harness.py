@@ -274,9 +274,12 @@ class Cluster:
     # -- processes --------------------------------------------------------------------------------------------------------
 
     def _start(self, name, args, env=None):
-        self.processes[name] = Process(name, args, env)
+        self.processes[name] = self.new_process(name, args, env)
         self.log_paths.append(self.processes[name].log_path)
         return self.processes[name]
+
+    def new_process(self, name, args, env):
+        return Process(name, args, env)
 
     def start_worker(self, name, extra=(), env=None):
         role = name.split("-")[0]

@@ -85,9 +85,9 @@ class Etcd:
 class SeveralCoordinators(Cluster):
     """A Cluster whose `coordinator` is the current leader. Workers and clients know all coordinators."""
 
-    def __init__(self, etcd, n=2, args=(), **others):
+    def __init__(self, etcd, n=2, args=(), host="127.0.0.1", **others):
         self.etcd, self.names = etcd, [f"coordinator-{i}" for i in range(n)]
-        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in self.names}
+        self.addresses = {name: f"{host}:{free_port()}" for name in self.names}
         self.coordinator_args = list(others.pop("coordinator_args", ()))
         self.channels = {}
         self.expected_model = others.get("model", MODEL)
