@@ -116,8 +116,13 @@ static bool change(struct sl_registry *registry, const struct crew *crew, int64_
     struct sl_worker *worker = crew->idlest[1 - duty];
     worker->turns = true;
     worker->turned_ns = now_ns;
-    sl_log_info("registry", "worker=%s drains, to go over from %s to %s: %d read, %d write", worker->name,
-                names[1 - duty], names[duty], sides[SL_READING].n, sides[SL_WRITING].n);
+    const struct sl_rebalance *why = &registry->rebalance;
+    sl_log_info(
+        "registry",
+        "worker=%s drains, to go over from %s to %s: for %.1f s, reading kept %.1f of %d workers busy, and writing "
+        "%.1f of %d",
+        worker->name, names[1 - duty], names[duty], why->mean_s, why->means[SL_READING], sides[SL_READING].n,
+        why->means[SL_WRITING], sides[SL_WRITING].n);
     return true;
 }
 

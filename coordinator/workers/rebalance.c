@@ -43,6 +43,10 @@ int sl_rebalance_sample(struct sl_rebalance *rebalance, const struct sl_rebalanc
         duty = is_full && can_spare && other->gives ? i : duty;
     }
     if (seconds >= rebalance->window_s) {
+        for (int i = 0; i < SL_N_DUTIES; i++) {
+            rebalance->means[i] = rebalance->sums[i] / fmax(seconds, 1e-9);
+        }
+        rebalance->mean_s = seconds;
         begin_window(rebalance, now_s);
     }
     if (duty >= 0) {

@@ -28,7 +28,8 @@ struct sl_rebalance_side {
 struct sl_rebalance { // zero-initialized but for least_s
     double least_s;   // of a window
     double window_s, began_s, sampled_s, changed_s;
-    double sums[SL_N_DUTIES]; // busy workers times seconds
+    double sums[SL_N_DUTIES];          // busy workers times seconds
+    double mean_s, means[SL_N_DUTIES]; // of the last whole window: its length, and busy workers
     struct sl_rebalance_side last[SL_N_DUTIES];
     int n_changes, duty; // of the last change: which duty got the worker
 };

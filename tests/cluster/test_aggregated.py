@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers that read prompts and write their answers: the same bits as two workers, losses, the choice of a place, roles that follow the
 load, and `sluice up`."""
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import subprocess
 import tempfile
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -188,6 +190,36 @@ def test_roles_follow_the_load():
         eventually(lambda: roles() == ["DECODE", "PREFILL"], 20, "the others have both roles")
         assert cluster.answer(ask("full"))[0].status_code == 0
         cluster.assert_clean()
+
+
+def test_roles_rest_under_a_constant_load():
+    """Twelve windows of long prompts, and twelve of prompts and answers: workers go over one way at most, and stay."""
+    said = r"drains, to go over from (\w+) to \w+: for [\d.]+ s, reading kept ([\d.]+) of (\d) workers busy, and writing ([\d.]+) of (\d)"
+    with Cluster(prefill=0, decode=4, kvstore=0, worker_args={"decode": ["--aggregated", "--max-jobs", "4"]},
+                 coordinator_args=[*PATIENCE, "--rebalance", "500ms"]) as cluster:
+        def changes_under(requests):
+            """Returns what the log says of each change until the load ends."""
+            over = threading.Event()
+
+            def ask_again(request):
+                while not over.is_set():
+                    assert cluster.answer(request)[0].status_code == 0
+            with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
+                asking = [pool.submit(ask_again, request) for request in requests]
+                time.sleep(6)
+                log = cluster.coordinator.errors()
+                over.set()
+                for one in asking:
+                    one.result()
+            eventually(lambda: f"\nsluice_role_changes_total {len(re.findall(said, cluster.coordinator.errors()))}\n" in
+                       page(f"http://{cluster.coordinator.admin}/metrics"), 10, "the metric counts what the log says")
+            return re.findall(said, log)
+        prompts = [ask("full,format=int8", document(6000, seed=n) + question(), 1) for n in range(8)]
+        (duty, reading, n_read, writing, n_write), = changes_under(prompts)
+        assert (duty, n_read, n_write) == ("writing", "2", "2") and 1.7 <= float(reading) <= 2 and float(writing) <= 0.7, (reading, writing)
+        answers = [ask("full,format=int8", document(300, seed=n) + question(), 300) for n in range(16)]
+        later = changes_under(prompts + answers)[1:]
+        assert len(later) <= 2 and len({duty for duty, *_ in later}) <= 1, later
 
 
 def page(url):

@@ -75,6 +75,9 @@ static void test_one_side_only_gets_what_it_lacks(void **state) {
     struct fluid fluid = {.rebalance.least_s = 1, .n = {1, 7}};
     run_fluid(&fluid, (const double[]){3.2, 1}, 30);
     assert_int_equal(fluid.n[SL_READING], 4); // 3.2 of 4 are not too many
+    assert_true(fabs(fluid.rebalance.means[SL_READING] - 3.2) < 0.01 &&
+                fabs(fluid.rebalance.means[SL_WRITING] - 1) < 0.01);
+    assert_true(fluid.rebalance.mean_s >= 1 && fluid.rebalance.mean_s < 1 + 2 * STEP_S);
     run_fluid(&fluid, (const double[]){0.3, 6.5}, 60);
     assert_int_equal(fluid.n[SL_READING], 1);
     struct fluid full = {.rebalance.least_s = 1, .n = {1, 2}}; // both are full: neither can spare one

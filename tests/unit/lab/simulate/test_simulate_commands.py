@@ -89,6 +89,20 @@ class Commands(unittest.TestCase):
         self.assertGreater(follow["slo_attainment"], 0.9)
         self.assertLess(apart["slo_attainment"], 0.5)
 
+    def test_roles_rest_under_a_constant_load(self):
+        """Hundreds of windows of one load: three of six workers read at first, and each goes over once at most."""
+        changes = []
+        for prompt, answer in (("1000-2000", "2-10"), ("500-1500", "20-200"), ("20-100", "200-400")):
+            for rate in (5, 10, 20, 60):
+                done = run("simulate", "-m", MODEL, "--costs", self.costs, "--input", prompt, "--output", answer, "--count", 2000, "--rate", rate,
+                           "--both", 6, "--rebalance", "1s", "--queue", 100000, "--json", "full")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                found = json.loads(done.stdout)
+                self.assertGreater(found["duration"], 90, found)
+                self.assertLessEqual(found["role_changes"], 2, (prompt, answer, rate, found))
+                changes.append(found["role_changes"])
+        self.assertGreater(sum(changes), 8)
+
     def test_numbers_of_workers_follow_the_load_as_in_deploy(self):
         rows = [{"timestamp": 100 * i, "input_length": 2000, "output_length": 2} for i in range(6000)]
         trace = self.write("trace", "".join(json.dumps(row) + "\n" for row in rows))
