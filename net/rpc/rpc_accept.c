@@ -32,10 +32,9 @@
 
 #include "base/clock.h"
 #include "base/descriptors.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "net/rpc/rpc_internal.h"
-
-enum { MAX_PORTS = 16 };
 
 // A process has one accept4(), and so one table.
 static struct port {
@@ -43,12 +42,12 @@ static struct port {
     atomic_bool in_clear;
     atomic_ullong n_accepted, n_refused;
     atomic_llong complained_ns;
-} ports[MAX_PORTS];
+} ports[SL_RPC_SERVERS];
 
 static atomic_int highest_fd; // the highest descriptor that gRPC got for a connection
 
 static struct port *find(int number) {
-    for (size_t i = 0; number > 0 && i < MAX_PORTS; i++) {
+    for (size_t i = 0; number > 0 && i < SL_RPC_SERVERS; i++) {
         if (atomic_load(&ports[i].number) == number) {
             return &ports[i];
         }
@@ -57,14 +56,14 @@ static struct port *find(int number) {
 }
 
 enum sl_status sl_rpc_accept_guard(int port, bool in_clear, struct sl_error *err) {
-    for (size_t i = 0; i < MAX_PORTS; i++) {
+    for (size_t i = 0; i < SL_RPC_SERVERS; i++) {
         int free_number = 0;
         if (atomic_compare_exchange_strong(&ports[i].number, &free_number, port)) {
             atomic_store(&ports[i].in_clear, in_clear);
             return SL_OK;
         }
     }
-    return sl_fail(err, SL_ERR_EXHAUSTED, "a process has at most %d gRPC servers", MAX_PORTS);
+    return sl_fail(err, SL_ERR_EXHAUSTED, "a process has at most %d gRPC servers", SL_RPC_SERVERS);
 }
 
 void sl_rpc_accept_release(int port) {
@@ -132,21 +131,43 @@ static bool read_peer(const char *text, struct peer *peer_out) {
     return inet_pton(AF_INET6, host, &peer_out->host) == 1 && peer_out->number > 0;
 }
 
+// Returns false for an address of another kind.
+static bool peer_of(const struct sockaddr_storage *address, struct peer *peer_out) {
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)address;
+    const bool is_v4 = address->ss_family == AF_INET;
+    if (!is_v4 && address->ss_family != AF_INET6) {
+        return false;
+    }
+    *peer_out =
+        (struct peer){is_v4 ? map_v4(v4->sin_addr) : v6->sin6_addr, ntohs(is_v4 ? v4->sin_port : v6->sin6_port)};
+    return true;
+}
+
 // Returns true if a socket is connected to the peer.
 static bool is_peer(int fd, const struct peer *peer) {
     struct sockaddr_storage address = {0};
     socklen_t bytes = sizeof address;
-    if (getpeername(fd, (struct sockaddr *)&address, &bytes) != 0) {
-        return false;
-    }
-    if (address.ss_family == AF_INET) {
-        const struct sockaddr_in *v4 = (const struct sockaddr_in *)&address;
-        const struct in6_addr host = map_v4(v4->sin_addr);
-        return ntohs(v4->sin_port) == peer->number && memcmp(&host, &peer->host, sizeof host) == 0;
-    }
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address;
-    return address.ss_family == AF_INET6 && ntohs(v6->sin6_port) == peer->number &&
-           memcmp(&v6->sin6_addr, &peer->host, sizeof peer->host) == 0;
+    struct peer found;
+    return getpeername(fd, (struct sockaddr *)&address, &bytes) == 0 && peer_of(&address, &found) &&
+           found.number == peer->number && memcmp(&found.host, &peer->host, sizeof found.host) == 0;
+}
+
+static size_t owner_of(const struct in6_addr *host, int number) {
+    return sl_hash(host, sizeof *host, (uint64_t)number) % SL_RPC_OWNERS;
+}
+
+size_t sl_rpc_owner_of_peer(const char *text) {
+    struct peer peer;
+    return read_peer(text, &peer) ? owner_of(&peer.host, peer.number) : 0;
+}
+
+size_t sl_rpc_owner_of_socket(int fd) {
+    struct sockaddr_storage address = {0};
+    struct peer peer;
+    socklen_t bytes = sizeof address;
+    const bool is_known = getpeername(fd, (struct sockaddr *)&address, &bytes) == 0 && peer_of(&address, &peer);
+    return is_known ? owner_of(&peer.host, peer.number) : 0;
 }
 
 bool sl_rpc_accept_cut(const char *text) {

@@ -163,6 +163,18 @@ struct sl_rpc_call *sl_rpc_calls_take_out(struct sl_rpc_calls *calls, struct sl_
     return take_out(line, before_ns);
 }
 
+struct sl_rpc_call *sl_rpc_calls_take_out_of(struct sl_rpc_calls *calls, struct sl_rpc_line *line, size_t owner) {
+    SL_LOCKED(&calls->mutex);
+    struct sl_rpc_call *call = line->oldest;
+    while (call && call->owner != owner) {
+        call = call->newer;
+    }
+    if (call) {
+        leave_line(call, line);
+    }
+    return call;
+}
+
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns) {
     enum sl_status status = SL_OK;
     SL_LOCKED(&calls->mutex);

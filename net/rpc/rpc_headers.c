@@ -214,7 +214,7 @@ bool sl_rpc_headers_watch(int fd, bool in_clear, int port) {
     if (!find(fd) && (!in_clear || fd >= CHUNKS * CHUNK || !add_chunk(fd / CHUNK))) {
         return !in_clear;
     }
-    begin(find(fd), in_clear, port, (size_t)fd % SL_RPC_OWNERS, 0);
+    begin(find(fd), in_clear, port, sl_rpc_owner_of_socket(fd), 0);
     return true;
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/fiber/bell.h"
 #include "base/locals.h"
+#include "base/loop.h"
 #include "base/thread.h"
 #include "base/trace.h"
 #include "net/rpc/rpc.h"
@@ -99,6 +100,10 @@ void sl_rpc_accept_release(int port);
 void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refused_out);
 // Closes the connection of a guarded port whose peer is "ipv4:HOST:PORT" or "ipv6:%5BHOST%5D:PORT". False: there is none.
 bool sl_rpc_accept_cut(const char *text);
+// Returns the number of a caller without a certificate, below SL_RPC_OWNERS: of its connection, by its descriptor or as the peer
+// of a call.
+size_t sl_rpc_owner_of_socket(int fd);
+size_t sl_rpc_owner_of_peer(const char *text);
 
 // ---- rpc_resets.c: connections that open calls and cancel them at once -----------------------------------------------
 
@@ -122,7 +127,10 @@ bool sl_rpc_headers_watch(int fd, bool in_clear, int port);
 
 // ---- rpc_streams.c: messages that have arrived in part -----------------------------------------------------------------
 
-enum { SL_RPC_OWNERS = 256 }; // callers are told apart by this much of a hash
+enum {
+    SL_RPC_OWNERS = 256, // callers are told apart by this much of a hash
+    SL_RPC_SERVERS = 16, // of a process
+};
 
 struct sl_rpc_streams {               // the open streams of a connection; zeroed: none
     struct sl_rpc_open_stream *table; // [n] of [cap], with ascending ids
@@ -136,6 +144,11 @@ struct sl_rpc_streams {               // the open streams of a connection; zeroe
 // Sets the streams that a connection may have open, and the bytes of unfinished messages that all may hold; the largest of
 // all servers count.
 void sl_rpc_streams_allow(size_t n_streams, int64_t n_bytes);
+// Begins or ends to wake a loop when all hold much of that, as sl_rpc_streams_are_much() tells.
+void sl_rpc_streams_wake(struct sl_loop *loop, bool wakes);
+bool sl_rpc_streams_are_much(void);
+// Returns how much the caller with most holds, and its number.
+int64_t sl_rpc_streams_most(size_t *owner_out);
 // A stream's headers came. False: too many are open, or no memory. A caller whose connection was closed for its calls may have
 // fewer for some seconds, except over a connection that had more before.
 bool sl_rpc_streams_open(struct sl_rpc_streams *streams, uint32_t id);
@@ -320,6 +333,8 @@ void sl_rpc_call_count_waste(struct sl_rpc_call *call);
 void sl_rpc_call_await(struct sl_rpc_call *call);
 // Takes a call out of a line. False: it had to make room before.
 bool sl_rpc_call_leave_line(struct sl_rpc_call *call, struct sl_rpc_line *line);
+// Takes out the call of a caller that waits longest. The caller has its reference. NULL: there is none.
+struct sl_rpc_call *sl_rpc_calls_take_out_of(struct sl_rpc_calls *calls, struct sl_rpc_line *line, size_t owner);
 // Takes out a call that waits since before a time, or must make room. The caller has its reference. NULL: there is none.
 struct sl_rpc_call *sl_rpc_calls_take_out(struct sl_rpc_calls *calls, struct sl_rpc_line *line, int64_t before_ns);
 // Sends the final status without waiting: SL_OK, or the failure in *err, with its text, reason and culprit (NULL: the status

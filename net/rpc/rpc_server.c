@@ -44,7 +44,9 @@ enum {
     STOP_REPORT_MS = 5000,
     HANDSHAKE_MS = 10000, // a connection that sends nothing for so long is closed
     DEFAULT_REQUEST_MS = 60000,
-    LATE_MS = 500,     // between looks for calls that wait too long
+    LATE_MS = 500, // between looks for calls that wait too long
+    FREE_MS = 10,  // in which gRPC frees what it holds of a refused call
+    REFUSED_AT_ONCE = 16,
     LEAST_PARTIAL = 4, // requests of the largest size that may have arrived in part
     PARTIAL_SHARE = 4, // of the memory for requests, this part is for those that have arrived in part
     SPARE_CALLS = 256, // beside those that run: of services with a limit of their own, refused, or waiting for clients
@@ -211,7 +213,7 @@ static bool identify(struct sl_rpc_call *call) {
         call->owner = call->caller_hash / 2 % SL_RPC_OWNERS;
     } else {
         char *peer = grpc_call_get_peer(call->call);
-        call->owner = sl_hash(peer, strlen(peer), 0) % SL_RPC_OWNERS;
+        call->owner = sl_rpc_owner_of_peer(peer);
         gpr_free(peer);
     }
     return true;
@@ -258,6 +260,31 @@ static void refuse_awaited(struct sl_rpc_server *server, struct sl_rpc_quota *qu
     }
 }
 
+// Refuses a call of the caller that holds most of unfinished messages, until gRPC has freed it. Returns false if there is none.
+static bool refuse_much(struct sl_rpc_server *server) {
+    size_t owner;
+    const int64_t held = sl_rpc_streams_most(&owner);
+    struct sl_rpc_call *call = NULL;
+    for (size_t i = 0; !call && i <= server->n_services; i++) {
+        call = sl_rpc_calls_take_out_of(&server->calls, &server->quotas[i].awaited, owner);
+    }
+    if (!call) {
+        return false;
+    }
+    struct sl_error err;
+    sl_fail(&err, SL_ERR_EXHAUSTED,
+            "%s has more than its part of the memory for requests that have not arrived completely; retry in 1000 ms",
+            call->bound->method->path);
+    sl_rpc_call_count_waste(call);
+    sl_rpc_call_finish(call, err.status, &err);
+    sl_rpc_call_unref(call);
+    size_t owner_now = owner;
+    for (int i = 0; i < FREE_MS && owner_now == owner && sl_rpc_streams_most(&owner_now) >= held; i++) {
+        sl_sleep_ms(1);
+    }
+    return true;
+}
+
 // Ends calls that wait too long for their clients, until the server stops.
 static void *end_late_calls(void *arg) {
     struct sl_rpc_server *server = arg;
@@ -268,8 +295,12 @@ static void *end_late_calls(void *arg) {
             refuse_awaited(server, &server->quotas[i], NULL);
         }
         sl_rpc_calls_end_unsent(&server->calls, sl_now_ns() - server->send_ms * SL_NS_PER_MS, NULL);
+        for (int i = 0; i < REFUSED_AT_ONCE && sl_rpc_streams_are_much() && refuse_much(server); i++) {
+        }
         pthread_mutex_lock(&server->late.mutex);
-        sl_loop_sleep(&server->late, sl_deadline_in_ms(LATE_MS));
+        if (!server->late.stopping) { // which sl_rpc_streams_wake() ends, too
+            (void)sl_loop_wait(&server->late, sl_deadline_in_ms(sl_rpc_streams_are_much() ? FREE_MS : LATE_MS));
+        }
     }
     pthread_mutex_unlock(&server->late.mutex);
     return NULL;
@@ -472,6 +503,7 @@ static void close_grpc_server(struct sl_rpc_server *server, int64_t grace_ms) {
 }
 
 static void destroy(struct sl_rpc_server *server) {
+    sl_rpc_streams_wake(&server->late, false);
     grpc_server_destroy(server->server);
     sl_rpc_accept_release(server->port);
     sl_rpc_pool_destroy(&server->pool);
@@ -504,6 +536,7 @@ enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, st
     enum sl_status status = bind_services(server, config, request_bytes, err);
     SL_THEN(status, sl_rpc_pool_create(&server->pool, err));
     SL_THEN(status, listen_on(server, config, err));
+    sl_rpc_streams_wake(&server->late, true);
     SL_THEN(status, sl_loop_start(&server->late, "rpc-late", end_late_calls, server, err));
     if (status != SL_OK) {
         close_grpc_server(server, 0);

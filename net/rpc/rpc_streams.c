@@ -8,8 +8,11 @@
  *         number of calls. So rpc_headers.c, which follows the frames of each connection, tells of the streams that open and
  *         close, in both directions, and of the data between. Only an unfinished message counts: gRPC passes on a
  *         finished one, and its windows limit what may follow it.
- *         When all connections hold too much, the next data of a caller with more than an equal part closes its connection.
- *         So callers with less keep theirs.
+ *         When all connections hold three quarters of what they may, the servers refuse calls of the caller with most, the one
+ *         that waits longest for its request first: gRPC then resets the stream, and frees what it holds. Not the bytes of a
+ *         connection but only calls can be refused, so this takes a thread of the server, which may be too late, and a
+ *         stream of requests is its handler's. So when they hold all, the next data of a caller with more than an equal part
+ *         closes its connection. Callers with less keep theirs.
  *         A caller is a tenant, or another role's name; without TLS each connection is one.
  * Threads: any; one at a time for a connection, under the mutex of its frames.
  */
@@ -37,6 +40,8 @@ static struct {
     pthread_mutex_t mutex;
     int64_t bytes, most; // of unfinished messages: held, and allowed
     int64_t owned[SL_RPC_OWNERS];
+    atomic_bool is_much;                   // more than many()
+    struct sl_loop *loops[SL_RPC_SERVERS]; // which are woken then
 } all = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 static atomic_size_t most_streams; // of a connection
 
@@ -48,11 +53,49 @@ void sl_rpc_streams_allow(size_t n_streams, int64_t n_bytes) {
     all.most = n_bytes > all.most ? n_bytes : all.most;
 }
 
+void sl_rpc_streams_wake(struct sl_loop *loop, bool wakes) {
+    SL_LOCKED(&all.mutex);
+    for (size_t i = 0; i < SL_RPC_SERVERS; i++) {
+        if (all.loops[i] == (wakes ? NULL : loop)) {
+            all.loops[i] = wakes ? loop : NULL;
+            return;
+        }
+    }
+}
+
+bool sl_rpc_streams_are_much(void) {
+    return atomic_load(&all.is_much);
+}
+
+int64_t sl_rpc_streams_most(size_t *owner_out) {
+    SL_LOCKED(&all.mutex);
+    *owner_out = 0;
+    for (size_t i = 1; i < SL_RPC_OWNERS; i++) {
+        *owner_out = all.owned[i] > all.owned[*owner_out] ? i : *owner_out;
+    }
+    return all.owned[*owner_out];
+}
+
+// Notes whether all hold much, and wakes the servers when that begins. Lock held.
+static void note_much(void) {
+    const bool is_much = all.bytes > all.most / 4 * 3;
+    if (atomic_exchange(&all.is_much, is_much) || !is_much) {
+        return;
+    }
+    for (size_t i = 0; i < SL_RPC_SERVERS; i++) {
+        if (all.loops[i]) {
+            SL_LOCKED(&all.loops[i]->mutex);
+            pthread_cond_broadcast(&all.loops[i]->changed);
+        }
+    }
+}
+
 // Counts bytes of a connection. Returns false if its caller then holds more than its part of too much.
 static bool count(struct sl_rpc_streams *streams, int64_t more) {
     SL_LOCKED(&all.mutex);
     all.bytes += more;
     all.owned[streams->owner] += more;
+    note_much();
     size_t n_owners = 0;
     for (size_t i = 0; more > 0 && all.bytes > all.most && i < SL_RPC_OWNERS; i++) {
         n_owners += all.owned[i] > 0;

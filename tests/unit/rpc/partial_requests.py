@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """partial_requests.py ADDRESS [FOLDER WHO OTHER]: HTTP/2 by hand, over TLS with certificates, to a server with 4 MiB for requests in part.
-It closes the connection of a caller that sends halves of requests, or announces 4 GiB, and answers another, whose request had begun before.
-A call without a request ends after a time."""
+Of a caller that sends halves of requests, or announces 4 GiB, it refuses those that wait longest; another's, which had begun before, is
+answered. Without certificates the server has streams of requests, which it cannot refuse: it closes their connection. A call without a request
+ends after a time."""
 import contextlib
 import os
 import socket
@@ -21,6 +22,7 @@ MIB = 1 << 20
 MOST = 4 * MIB
 IN_FLIGHT = 3 * MIB  # what the server had read, and dropped, when it closed the connection
 WAIT_S = 60
+OVER = b"more than its part of the memory"
 
 
 class Client:
@@ -67,7 +69,7 @@ class Client:
         self._send(frame(HEADERS, END_HEADERS, stream, headers))
 
     def send(self, stream, data):
-        """Returns how many bytes were sent before the connection ended."""
+        """Returns how many bytes were sent before the call, or the connection, ended."""
         sent = 0
         try:
             while sent < len(data):
@@ -75,7 +77,7 @@ class Client:
                     self.windows.setdefault(stream, self.initial)
                     assert self.changed.wait_for(lambda: self.has_ended or min(self.windows[0], self.windows[stream]) > 0, WAIT_S), "no window"
                     n = min(self.windows[0], self.windows[stream], len(data) - sent, 16384)
-                    if self.has_ended:
+                    if self.has_ended or stream in self.received:  # refused
                         return sent
                     self.windows[0] -= n
                     self.windows[stream] -= n
@@ -109,15 +111,26 @@ def main():
     other.open(1)
     other.send(1, halves[:60000])
 
-    for what, parts in (("halves", [message(900000)[:800000]] * 20), ("4 GiB", [struct.pack(">BI", 0, (1 << 32) - 1) + bytes(16 * MIB)])):
-        greedy, sent = Client(address, *mine), 0
-        with contextlib.suppress(OSError):
-            for i, part in enumerate(parts):
-                greedy.open(2 * i + 1)
-                sent += greedy.send(2 * i + 1, part)
-        print(f"{what}: closed after {sent >> 10} KiB", flush=True)
-        with greedy.changed:
-            assert greedy.changed.wait_for(lambda: greedy.has_ended, WAIT_S)  # pylint: disable=cell-var-from-loop
+    greedy = Client(address, *mine)
+    for stream in range(1, 2 * 20, 2):
+        greedy.open(stream)
+        greedy.send(stream, message(900000)[:800000])
+        if stream >= 2 * 3 + 1:  # four are more than three quarters
+            assert greedy.answer(stream - 2 * 3, OVER), greedy.received.keys()
+    assert not greedy.has_ended and len(greedy.received) == 17, greedy.received.keys()
+    greedy.open(41)
+    greedy.send(41, struct.pack(">BI", 0, (1 << 32) - 1) + bytes(16 * MIB))
+    assert greedy.answer(41, OVER) or greedy.has_ended  # the server may be too late
+    with contextlib.suppress(OSError):
+        greedy.connection.shutdown(socket.SHUT_RDWR)
+
+    if not folder:
+        stream = Client(address)
+        stream.open(1, CALL.replace(b"/test.Echo/Get", b"/test.Echo/Chat").replace(b":path\x0e", b":path\x0f"))
+        sent = stream.send(1, struct.pack(">BI", 0, (1 << 32) - 1) + bytes(16 * MIB))
+        with stream.changed:
+            assert stream.changed.wait_for(lambda: stream.has_ended, WAIT_S)
+        print(f"closed after {sent >> 10} KiB", flush=True)
         assert MOST / 2 < sent < MOST + IN_FLIGHT, sent
 
     other.send(1, halves[60000:])
