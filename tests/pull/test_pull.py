@@ -262,6 +262,8 @@ def test_models_that_are_available():
         assert many["here"] and many["packages"] == 3 and many["download_bytes"] == sum(len(part.good) for part in w.index.parts), many
         assert many["license"] == "MIT" and many["summary"] == "three parts" and models["tiny"]["download_bytes"] is None, models
         assert not coder["here"] and coder["packages"] == 22 and 1.0e9 < coder["download_bytes"] < 1.2e9 and coder["license"] == "Apache-2.0", coder
+        small = models["qwen2.5-coder-0.5b"]
+        assert small["packages"] == 6 and 4.7e8 < small["download_bytes"] < 4.8e8 and small["family"] == "qwen2", small
         table = subprocess.run(words, capture_output=True, text=True, env=w.environment, check=True).stdout
         rows = {row.split()[0]: row for row in table.splitlines()}
         assert re.search(r"1\.0 GiB +Apache-2\.0 +no +Qwen2\.5-Coder-1\.5B-Instruct: ", rows["qwen2.5-coder"]), table
