@@ -31,7 +31,7 @@
 #include "base/status.h"
 
 // Raise it with every change to the bytes that ops->pack() of any tier writes for the same matrix.
-#define SL_PACKED_LAYOUT 1
+#define SL_PACKED_LAYOUT 2
 
 #define SL_SHARED_STILL_MS 30000 // a process that packs has stopped if it makes no progress for so long
 

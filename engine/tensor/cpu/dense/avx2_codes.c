@@ -220,13 +220,4 @@ INLINE void tile(struct sl_code_form form, int rows, const char *half, const str
 
 #include "engine/tensor/cpu/dense/code_tiles.h"
 
-// --- sums ------------------------------------------------------------------------------------------------------------
-
-static void finish(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, const float *sums) {
-    int64_t first = p * sl_panel_outputs(a->w), columns = sl_min(sl_panel_outputs(a->w), a->outputs - first);
-    for (int64_t r = row; r < row + rows; r++, sums += SL_PANEL) {
-        sl_vector_finish(a->w, first, columns, sums, sums + SL_PANEL_HALF, a->y + r * a->y_stride + first);
-    }
-}
-
-const struct sl_code_kernels sl_avx2_code_kernels = {CODE_TILE_ROWS, tiles, split, finish};
+const struct sl_code_kernels sl_avx2_code_kernels = {CODE_TILE_ROWS, tiles, split, sl_vector_finish_panel};

@@ -22,22 +22,28 @@ static inline __attribute__((always_inline)) float moment(const float *x, int64_
 
 // --- products --------------------------------------------------------------------------------------------------------
 
-static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
-    return sl_code_is(w) ? sl_code_scratch(w, m) : 0;
+#define CODE_KERNELS (&sl_avx2_code_kernels)
+#define STRIP        SL_PANEL
+#define STREAM_ROWS  8
+#define TILE_ROWS    14 // two registers each, and three more for weights and x
+#define ROW_BLOCK    (TILE_ROWS * 16)
+#define sums_start   sl_sums_start
+#define sums_finish  sl_sums_finish
+#include "engine/tensor/cpu/dense/vector_matmul.h"
+
+enum sl_status sl_avx512_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return pack(stream, matrix, err);
 }
 
-static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
-    if (sl_code_is(w)) {
-        sl_code_matmul(&sl_avx2_code_kernels, stream, w, args);
-    } else {
-        sl_avx512_matmul(stream, w, args);
-    }
+void sl_avx512_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    multiply_numbers(stream, w, args);
 }
 
-// Tier avx2 fills in how x becomes integers. Angles are the reference's: f64 from libm, once for each row.
+// Angles are the reference's: f64 from libm, once for each row.
 void sl_avx512_dense_fill(struct sl_ops *ops) {
-    ops->pack = sl_avx512_pack;
+    ops->pack = pack;
     ops->matmul_scratch = matmul_scratch;
+    ops->arrange = arrange;
     ops->matmul = matmul;
     ops->embed = embed;
     ops->norm = norm;

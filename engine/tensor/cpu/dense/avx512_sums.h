@@ -64,7 +64,7 @@ static inline void sl_sums_finish(const struct sl_product *a, int64_t p, int64_t
     }
 }
 
-// avx512_matmul.c: for the weights that tiers avx512bf16 and amx do not multiply, too.
+// avx512_dense.c: for the weights that tiers avx512bf16 and amx do not multiply, too.
 enum sl_status sl_avx512_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 // For stored matrices. It needs no scratch.
 void sl_avx512_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);

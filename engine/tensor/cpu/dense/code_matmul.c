@@ -53,21 +53,6 @@ void sl_code_arrange(const struct sl_code_kernels *kernels, struct sl_stream *st
     sl_stream_run(m * w->k < SL_ALONE_WORK ? NULL : stream, m * (part + 1) / n_parts - first, 1, split_rows, &product);
 }
 
-// Starts the sums of a panel at 0, or at y where the product adds to it. Fetches the lines of y that the sums will be
-// written to: a large y has left the second-level cache.
-static void start_sums(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums) {
-    int64_t first = p * sl_panel_outputs(a->w), columns = sl_min(SL_PANEL, a->outputs - first);
-    memset(sums, 0, (size_t)(rows * SL_PANEL) * sizeof *sums);
-    for (int64_t r = row; r < row + rows; r++, sums += SL_PANEL) {
-        float *y = a->y + r * a->y_stride + first;
-        __builtin_prefetch(y, 1, 2);
-        __builtin_prefetch(y + SL_PANEL_HALF, 1, 2);
-        if (a->accumulate) {
-            memcpy(sums, y, (size_t)columns * sizeof *sums);
-        }
-    }
-}
-
 static void multiply(const struct product *product, const struct sl_panel_task *task,
                      float sums[][ROW_BLOCK * SL_PANEL]) {
     const struct sl_product *a = &product->of;
@@ -80,7 +65,7 @@ static void multiply(const struct product *product, const struct sl_panel_task *
         halves[h] = sl_code_half_at(a->w, task->first + h / 2, (int)(h % 2));
     }
     for (int64_t p = 0; p < n; p++) {
-        start_sums(a, task->first + p, task->row, task->rows, sums[p]);
+        sl_panel_sums_start(a, task->first + p, task->row, task->rows, sums[p]);
     }
     int64_t stretch = task->rows > kernels->tile_rows ? STRETCH : groups; // one tile reads a half panel from end to end
     for (int64_t g = 0; g < groups; g += stretch) {

@@ -110,3 +110,16 @@ struct sl_panel_tasks sl_panel_blocks(const struct sl_stream *stream, int64_t m,
     tasks.n = n_blocks * tasks.n_panel_groups;
     return tasks;
 }
+
+void sl_panel_sums_start(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums) {
+    int64_t first = p * sl_panel_outputs(a->w), columns = sl_min(SL_PANEL, a->outputs - first);
+    memset(sums, 0, (size_t)(rows * SL_PANEL) * sizeof *sums);
+    for (int64_t r = row; r < row + rows; r++, sums += SL_PANEL) {
+        float *y = a->y + r * a->y_stride + first;
+        __builtin_prefetch(y, 1, 2);
+        __builtin_prefetch(y + SL_PANEL_HALF, 1, 2);
+        if (a->accumulate) {
+            memcpy(sums, y, (size_t)columns * sizeof *sums);
+        }
+    }
+}

@@ -50,8 +50,7 @@ typedef void (*sl_pack_row_fn)(const struct sl_matrix *w, int64_t p, int c, char
 // what sl_panels_allocate() does.
 enum sl_status sl_panels_pack(struct sl_stream *stream, struct sl_matrix *w, size_t panel_bytes,
                               sl_pack_row_fn pack_row, struct sl_error *err);
-// Allocates the same memory without packing, for panels of another width (narrow.h). Raise SL_PACKED_LAYOUT
-// (engine/tensor/shared_weights.h) if what any tier packs into it changes. SL_ERR_PEER_STALE: w->shared is for other
+// Allocates the same memory without packing. Raise SL_PACKED_LAYOUT (engine/tensor/shared_weights.h) if what any tier packs into it changes. SL_ERR_PEER_STALE: w->shared is for other
 // matrices.
 enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_error *err);
 // Returns true if another process has already packed what was allocated: it must not be written.
@@ -122,3 +121,7 @@ static inline struct sl_product sl_product_of(const struct sl_matrix *w, const s
                                .n_panels = sl_panel_count(w, outputs),
                                .scratch = args->scratch};
 }
+
+// Sets the sums of a panel, [rows][SL_PANEL] of the rows from `row` on, to 0, or to y where the product adds to it. Fetches
+// the lines of y that the sums will be written to: a large y has left the second-level cache.
+void sl_panel_sums_start(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums);

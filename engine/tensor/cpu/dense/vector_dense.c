@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the dense operations of tiers avx2 and neon. Products with numbers are in avx2_matmul.c and neon_matmul.c,
-//          those with codes in code_matmul.c. The reference fills the others.
+/*
+ * Purpose: the dense operations of tiers avx2 and neon. Products with codes are in code_matmul.c. The reference fills the
+ *          others.
+ *
+ * Design: a tile of a product keeps up to 12 of AVX2's 16 registers in sums, or 24 of NEON's 32. Both tiers give the same
+ *         bits, except in activations.
+ */
 #include "engine/tensor/cpu/dense/code_matmul.h"
 #include "engine/tensor/cpu/dense/fills.h"
-#include "engine/tensor/cpu/dense/narrow.h"
-#include "engine/tensor/cpu/dense/panels.h"
+#include "engine/tensor/cpu/dense/vector_finish.h"
 #include "engine/tensor/cpu/simd/vector.h"
 
 #define STEP SL_VECTOR_FLOATS
@@ -38,27 +42,13 @@ static inline __attribute__((always_inline)) float moment(const float *x, int64_
 #else
 #define CODE_KERNELS (&sl_plain_code_kernels)
 #endif
-
-static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    return sl_code_is(matrix) ? sl_code_pack(stream, matrix, err) : sl_narrow_pack(stream, matrix, err);
-}
-
-static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
-    return sl_code_is(w) ? sl_code_scratch(w, m) : sl_narrow_scratch(w, m);
-}
-
-static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
-                    int n_parts) {
-    sl_code_arrange(CODE_KERNELS, stream, w, args, part, n_parts);
-}
-
-static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
-    if (sl_code_is(w)) {
-        sl_code_matmul(CODE_KERNELS, stream, w, args);
-    } else {
-        sl_vector_matmul(stream, w, args);
-    }
-}
+#define STRIP       16
+#define STREAM_ROWS 6
+#define TILE_ROWS   6
+#define ROW_BLOCK   240
+#define sums_start  sl_panel_sums_start
+#define sums_finish sl_vector_finish_panel
+#include "engine/tensor/cpu/dense/vector_matmul.h"
 
 void sl_vector_dense_fill(struct sl_ops *ops) {
     ops->pack = pack;

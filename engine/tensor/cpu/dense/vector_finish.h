@@ -3,8 +3,8 @@
 //          for one of them.
 #pragma once
 
+#include "engine/tensor/cpu/dense/panels.h"
 #include "engine/tensor/cpu/simd/vector.h"
-#include "engine/tensor/ops.h"
 #include "engine/tensor/weights.h"
 
 // Goes lane by lane where there is no vector form: models with these activations have small MLPs.
@@ -47,5 +47,14 @@ static inline void sl_vector_finish(const struct sl_matrix *w, int64_t column, i
             x = x * other;
         }
         sl_vector_store_first(y + i, left, x);
+    }
+}
+
+// Writes y from the sums [rows][SL_PANEL] of a panel, for the rows from `row` on.
+static inline void sl_vector_finish_panel(const struct sl_product *a, int64_t p, int64_t row, int64_t rows,
+                                          const float *sums) {
+    int64_t first = p * sl_panel_outputs(a->w), columns = sl_min(sl_panel_outputs(a->w), a->outputs - first);
+    for (int64_t r = row; r < row + rows; r++, sums += SL_PANEL) {
+        sl_vector_finish(a->w, first, columns, sums, sums + SL_PANEL_HALF, a->y + r * a->y_stride + first);
     }
 }

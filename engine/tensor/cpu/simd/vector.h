@@ -31,6 +31,10 @@ static inline SL_VECTOR sl_vector_from_bf16(const uint16_t *from) {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
+// Returns a * b + c, rounded once.
+static inline SL_VECTOR sl_vector_multiply_add(SL_VECTOR a, SL_VECTOR b, SL_VECTOR c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
 #elif defined(__x86_64__)
 #include "engine/tensor/cpu/simd/avx2_math.h"
 
@@ -53,7 +57,6 @@ static inline SL_VECTOR sl_vector_from_bf16(const uint16_t *from) {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
-// Returns a * b + c, rounded once.
 static inline SL_VECTOR sl_vector_multiply_add(SL_VECTOR a, SL_VECTOR b, SL_VECTOR c) {
     return _mm256_fmadd_ps(a, b, c);
 }
