@@ -2,8 +2,7 @@
 /*
  * Purpose: the scores that rank slots: a row each, with its requirements and uses.
  *
- * Design: each score's computation is in a file of engine/compress/evict/scores/. Code that needs a property of a
- *         score reads its row.
+ * Design: engine/compress/evict/scores/ computes them. Code that needs a property of a score reads its row.
  */
 #pragma once
 
@@ -20,7 +19,7 @@ enum sl_score_rows {
 };
 
 /*
- * To add a score: add a row here, and engine/compress/evict/scores/<word>.c with its computation.
+ * To add a score: add a row here, and one with its computation in engine/compress/evict/scores/score.c.
  *     X(NAME, word, traits...)
  */
 #define SL_SCORE_MAP(X)                                                                                                \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the interface of scores: how each accumulates attention while tokens are read, and how it ranks slots.
- *          Each score has its own file; its other properties are in engine/compress/recipe/scores.h.
+ *          score.c is the table; their other properties are in engine/compress/recipe/scores.h.
  *
  * Vocabulary: abar[i][j]  attention of query i to slot j, mean over the query heads of a KV head
  *             rows at hand  the queries of the forward pass after which slots are evicted (a chunk's, or a step's)
@@ -37,10 +37,6 @@ struct sl_score_method {
     void (*read)(const struct sl_score_input *in, struct sl_vectors scores);
 };
 
-#define X(NAME, word, ...) extern const struct sl_score_method sl_score_##word;
-SL_SCORE_MAP(X)
-#undef X
-
 // Adds the rows at hand to the state of the slots, or writes it, where the score has one.
 void sl_score_accumulate(const struct sl_score_method *method, const struct sl_ops *ops, struct sl_stream *stream,
                          const struct sl_attend *attend);
@@ -52,9 +48,7 @@ const struct sl_score_method *sl_score_method(enum sl_score score);
 // have sums_squares.
 void sl_score_deviation(const struct sl_score_input *in, struct sl_vectors deviations);
 
-// Ranking that several scores share: the slots' state, and the mean of `weights` over the query heads.
-void sl_score_of_state(const struct sl_score_input *in, struct sl_vectors scores);
-void sl_score_of_rows(const struct sl_score_input *in, struct sl_vectors scores);
+void sl_score_read_keydiff(const struct sl_score_input *in, struct sl_vectors scores);
 
 static inline bool sl_score_pools(const struct sl_recipe *recipe) {
     return sl_score_get_traits(recipe->score)->is_pooled && recipe->pool != SL_POOL_NONE;
