@@ -15,7 +15,6 @@
 #include "proto/descriptors.h"
 #include "proto/grpc/reflection/v1/reflection.pb-c.h"
 #include "proto/methods.h"
-#include "net/rpc/standard/rpc_descriptors.h"
 
 typedef Grpc__Reflection__V1__ServerReflectionRequest Request;
 typedef Grpc__Reflection__V1__ServerReflectionResponse Response;
@@ -24,7 +23,6 @@ typedef Grpc__Reflection__V1__ServerReflectionResponse Response;
 #define ANSWERED(name) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##name
 
 struct sl_rpc_reflection {
-    struct sl_rpc_files files;
     size_t n_services;
     const struct sl_rpc_service *services[]; // services to list
 };
@@ -34,8 +32,6 @@ enum sl_status sl_rpc_reflection_create(const struct sl_rpc_implementation *serv
     const size_t n = n_services + SL_RPC_N_REFLECTION;
     struct sl_rpc_reflection *reflection = calloc(1, sizeof *reflection + n * sizeof reflection->services[0]);
     SL_FAIL_IF(!reflection, err, SL_ERR_EXHAUSTED, "no memory for reflection");
-    SL_TRY_OR(sl_rpc_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes, &reflection->files, err),
-              sl_rpc_reflection_destroy(&reflection));
     reflection->n_services = n;
     for (size_t i = 0; i < n_services; i++) {
         reflection->services[i] = services[i].service;
@@ -51,12 +47,27 @@ void sl_rpc_reflection_destroy(struct sl_rpc_reflection **reflection) {
     *reflection = NULL;
 }
 
+// Return NULL if there is none.
+static const struct sl_proto_file *file_named(const char *name) {
+    for (size_t i = 0; i < sl_proto_n_files; i++) {
+        if (strcmp(sl_proto_files[i].name, name) == 0) {
+            return &sl_proto_files[i];
+        }
+    }
+    return NULL;
+}
+static const struct sl_proto_file *file_defining(const char *symbol) {
+    for (size_t i = 0; i < sl_proto_n_symbols; i++) {
+        if (strcmp(sl_proto_symbols[i].name, symbol) == 0) {
+            return &sl_proto_files[sl_proto_symbols[i].file];
+        }
+    }
+    return NULL;
+}
+
 // ---- answers -------------------------------------------------------------------------------------------------------
 
-static enum sl_status send_error(struct sl_rpc_call *call, Response *response, int code, const char *format,
-                                 const char *name) {
-    char text[256];
-    snprintf(text, sizeof text, format, name);
+static enum sl_status send_error(struct sl_rpc_call *call, Response *response, int code, char *text) {
     Grpc__Reflection__V1__ErrorResponse error = GRPC__REFLECTION__V1__ERROR_RESPONSE__INIT;
     error.error_code = code;
     error.error_message = text;
@@ -65,20 +76,35 @@ static enum sl_status send_error(struct sl_rpc_call *call, Response *response, i
     return sl_rpc_call_send(call, &response->base);
 }
 
-static enum sl_status send_file(const struct sl_rpc_reflection *reflection, struct sl_rpc_call *call,
-                                Response *response, size_t file) {
-    size_t indices[SL_RPC_MAX_FILES];
-    ProtobufCBinaryData bytes[SL_RPC_MAX_FILES];
-    Grpc__Reflection__V1__FileDescriptorResponse found = GRPC__REFLECTION__V1__FILE_DESCRIPTOR_RESPONSE__INIT;
-    found.n_file_descriptor_proto = sl_rpc_files_closure(&reflection->files, file, indices);
-    found.file_descriptor_proto = bytes;
-    for (size_t i = 0; i < found.n_file_descriptor_proto; i++) {
-        const struct sl_rpc_span span = reflection->files.file[indices[i]];
-        bytes[i] = (ProtobufCBinaryData){.len = span.bytes, .data = (uint8_t *)span.data};
+// Answers that there is no such `what` as `name`.
+static enum sl_status send_missing(struct sl_rpc_call *call, Response *response, const char *what, const char *name) {
+    char text[256];
+    snprintf(text, sizeof text, "no %s '%.200s'", what, name);
+    return send_error(call, response, GRPC_STATUS_NOT_FOUND, text);
+}
+
+// Answers with a file and all that it imports; NULL: there is none that has `what`.
+static enum sl_status send_file(struct sl_rpc_call *call, Response *response, const struct sl_proto_file *file,
+                                const char *what, const char *name) {
+    if (!file) {
+        return send_missing(call, response, what, name);
     }
+    Grpc__Reflection__V1__FileDescriptorResponse found = GRPC__REFLECTION__V1__FILE_DESCRIPTOR_RESPONSE__INIT;
+    ProtobufCBinaryData *bytes = calloc(file->n_needs, sizeof *bytes);
+    if (!bytes) {
+        return SL_ERR_EXHAUSTED;
+    }
+    for (size_t i = 0; i < file->n_needs; i++) {
+        const struct sl_proto_file *needed = &sl_proto_files[file->needs[i]];
+        bytes[i] = (ProtobufCBinaryData){.len = needed->n_bytes, .data = (uint8_t *)needed->bytes};
+    }
+    found.n_file_descriptor_proto = file->n_needs;
+    found.file_descriptor_proto = bytes;
     response->message_response_case = ANSWERED(FILE_DESCRIPTOR_RESPONSE);
     response->file_descriptor_response = &found;
-    return sl_rpc_call_send(call, &response->base);
+    enum sl_status status = sl_rpc_call_send(call, &response->base);
+    free(bytes);
+    return status;
 }
 
 static enum sl_status send_services(const struct sl_rpc_reflection *reflection, struct sl_rpc_call *call,
@@ -109,30 +135,20 @@ static enum sl_status answer(const struct sl_rpc_reflection *reflection, struct 
     Response response = GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__INIT;
     response.valid_host = request->host;
     response.original_request = request;
-    const size_t none = reflection->files.n_files;
-    size_t file;
     switch ((int)request->message_request_case) {
     case ASKED(LIST_SERVICES):
         return send_services(reflection, call, &response);
-    case ASKED(FILE_BY_FILENAME): {
-        const char *name = request->file_by_filename;
-        const struct sl_rpc_span span = {(const uint8_t *)name, strlen(name)};
-        file = sl_rpc_files_named(&reflection->files, span);
-        return file < none ? send_file(reflection, call, &response, file)
-                           : send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no file '%.200s'", name);
-    }
+    case ASKED(FILE_BY_FILENAME):
+        return send_file(call, &response, file_named(request->file_by_filename), "file", request->file_by_filename);
     case ASKED(FILE_CONTAINING_SYMBOL):
-        file = sl_rpc_files_defining(&reflection->files, request->file_containing_symbol);
-        return file < none ? send_file(reflection, call, &response, file)
-                           : send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no symbol '%.200s'",
-                                        request->file_containing_symbol);
+        return send_file(call, &response, file_defining(request->file_containing_symbol), "symbol",
+                         request->file_containing_symbol);
     case ASKED(FILE_CONTAINING_EXTENSION): // proto3 has no extensions of messages
-        return send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no extension of '%.200s'",
-                          request->file_containing_extension->containing_type);
+        return send_missing(call, &response, "extension of", request->file_containing_extension->containing_type);
     case ASKED(ALL_EXTENSION_NUMBERS_OF_TYPE): {
         const char *type = request->all_extension_numbers_of_type;
-        if (sl_rpc_files_defining(&reflection->files, type) == none) {
-            return send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no type '%.200s'", type);
+        if (!file_defining(type)) {
+            return send_missing(call, &response, "type", type);
         }
         Grpc__Reflection__V1__ExtensionNumberResponse numbers = GRPC__REFLECTION__V1__EXTENSION_NUMBER_RESPONSE__INIT;
         numbers.base_type_name = (char *)type;
@@ -141,7 +157,7 @@ static enum sl_status answer(const struct sl_rpc_reflection *reflection, struct 
         return sl_rpc_call_send(call, &response.base);
     }
     default:
-        return send_error(call, &response, GRPC_STATUS_INVALID_ARGUMENT, "%s", "the request asks for nothing");
+        return send_error(call, &response, GRPC_STATUS_INVALID_ARGUMENT, "the request asks for nothing");
     }
 }
 
