@@ -23,17 +23,16 @@ static enum sl_status run(const char *const words[3], int input, struct sl_error
     } while (ended < 0 && errno == EINTR);
     SL_FAIL_IF(WIFEXITED(status) && WEXITSTATUS(status) == NO_LIBRARY, err, SL_ERR_UNSUPPORTED, "%s", NEEDS);
     SL_FAIL_IF(ended != pid || !WIFEXITED(status) || WEXITSTATUS(status) != 0, err, SL_ERR_IO,
-               "nothing was drawn; what python3 said is above");
+               "python3 has failed; what it said is above");
     return SL_OK;
 }
 
 // Runs with data, whose reference it takes, as standard input.
 static enum sl_status run_with(const char *const words[3], json_t *data, struct sl_error *err) {
     int fd = memfd_create("data", MFD_CLOEXEC);
-    bool written = data != NULL && fd >= 0 && json_dumpfd(data, fd, JSON_COMPACT | JSON_REAL_PRECISION(9)) == 0 &&
-                   lseek(fd, 0, SEEK_SET) == 0;
+    bool written = data != NULL && fd >= 0 && json_dumpfd(data, fd, JSON_COMPACT) == 0 && lseek(fd, 0, SEEK_SET) == 0;
     enum sl_status status =
-        written ? run(words, fd, err) : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the data of a picture");
+        written ? run(words, fd, err) : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the data of a report");
     json_decref(data);
     sl_close(fd);
     return status;
@@ -57,6 +56,19 @@ enum sl_status sl_picture_draw(const char *kind, const char *path, json_t *data,
     return run_with((const char *const[3]){"sluice_eval.figures", kind, path}, data, err);
 }
 
+enum sl_status sl_report_check(const char *kind, struct sl_error *err) {
+    return run((const char *const[3]){"sluice_eval.measured", "check", kind}, -1, err);
+}
+
+enum sl_status sl_report_print(const char *kind, const char *png, json_t *data, struct sl_error *err) {
+    fflush(stdout);
+    return run_with((const char *const[3]){"sluice_eval.measured", kind, png}, data, err);
+}
+
+json_t *sl_report_number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 enum sl_status sl_page_write(const char *module, const char *path, json_t *data, struct sl_error *err) {
     struct sl_whole_file page;
     SL_TRY_OR(sl_whole_file_open(&page, path, err), json_decref(data));
@@ -67,7 +79,7 @@ enum sl_status sl_page_write(const char *module, const char *path, json_t *data,
 json_t *sl_picture_numbers(const double *values, size_t n) {
     json_t *numbers = json_array();
     for (size_t i = 0; i < n; i++) {
-        json_array_append_new(numbers, isfinite(values[i]) ? json_real(values[i]) : json_null());
+        json_array_append_new(numbers, sl_report_number(values[i]));
     }
     return numbers;
 }

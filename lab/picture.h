@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: pictures and pages of results: a command hands over its data, and lab/sluice_eval/sluice_eval/figures.py draws them with
-// matplotlib, or another module makes a page.
+// Purpose: pictures, reports and pages of results: a command hands over its data, and lab/sluice_eval/sluice_eval/figures.py draws them
+// with matplotlib, measured.py prints them, or another module makes a page.
 #pragma once
 
 #include <jansson.h>
@@ -18,5 +18,11 @@ enum sl_status sl_picture_draw(const char *kind, const char *path, json_t *data,
 // Writes a page of the same kind: a module of its own makes it, which needs no library. SL_ERR_UNSUPPORTED: no Python.
 enum sl_status sl_page_write(const char *module, const char *path, json_t *data, struct sl_error *err);
 
-// Returns n numbers as JSON; what is not finite becomes null.
+// Prints the report of an evaluation on standard output, and draws it into `png` (NULL: nowhere), as measured.py does for this
+// kind. Takes the reference of data. sl_report_check() finds out before the work whether that is possible.
+enum sl_status sl_report_check(const char *kind, struct sl_error *err);
+enum sl_status sl_report_print(const char *kind, const char *png, json_t *data, struct sl_error *err);
+
+// Return a number, or n numbers, as JSON; what is not finite becomes null.
+json_t *sl_report_number(double value);
 json_t *sl_picture_numbers(const double *values, size_t n);

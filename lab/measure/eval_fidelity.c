@@ -7,12 +7,10 @@
 
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
-#include "client/cli/table.h"
 #include "lab/measure/fidelity.h"
 #include "lab/measure/measure.h"
 #include "lab/measure/trials.h"
 #include "lab/picture.h"
-#include "lab/result.h"
 
 #define DEFAULT_TOKENS 2048 // if the text has as many
 
@@ -170,137 +168,36 @@ static bool evicted_nothing(const struct eval *e, const struct trial *trial) {
            trial->result.slots > (double)e->n_read - 0.5;
 }
 
-static void print_summary(const struct eval *e) {
-    static const struct sl_column columns[] = {
-        {"RECIPE", false}, {"SLOTS", true},  {"BYTES/TOKEN", true}, {"OF F16", true},     {"ERROR", true},
-        {"OVERLAP", true}, {"RECALL", true}, {"NLL", true},         {"ABOVE FULL", true}, {"", false}};
-    struct sl_table table = SL_TABLE(columns);
-    for (size_t i = 0; i < e->common.n; i++) {
-        const struct trial *trial = &e->trials[i];
-        const struct sl_fidelity_result *r = &trial->result;
-        if (trial->run.reason[0]) {
-            continue;
-        }
-        sl_table_add(&table, "%s\t%.1f\t%.1f\t%.1f%%\t%.4f\t%.3f", trial->run.text, r->slots, r->bytes_per_token,
-                     100 * r->share, r->error_mean, r->overlap_mean);
-        if (r->recall_mean < 0) {
-            sl_table_add(&table, "-");
-        } else {
-            sl_table_add(&table, "%.3f", r->recall_mean);
-        }
-        sl_table_add(&table, "%.4f\t%+.4f\t%s", r->nll, r->nll - e->full_nll,
-                     evicted_nothing(e, trial) ? "nothing was evicted" : "");
+static json_t *trial_json(const struct eval *e, const struct trial *trial) {
+    const struct sl_fidelity_result *r = &trial->result;
+    const size_t n_layers = (size_t)e->model.runtime.config->n_layers;
+    json_t *recipe = sl_text_json(trial->run.text);
+    if (trial->run.reason[0]) {
+        return json_pack("{s:o, s:o}", "recipe", recipe, "skipped", sl_text_json(trial->run.reason));
     }
-    sl_table_finish(&table, stdout);
-}
-
-static void print_layers(const struct eval *e) {
-    int n_layers = e->model.runtime.config->n_layers;
-    static char titles[SL_MAX_LAYERS][16];
-    static struct sl_column columns[SL_MAX_LAYERS + 1];
-    columns[0] = (struct sl_column){"ERROR BY LAYER", false};
-    for (int l = 0; l < n_layers; l++) {
-        snprintf(titles[l], sizeof titles[l], "%d", l);
-        columns[l + 1] = (struct sl_column){titles[l], true};
-    }
-    struct sl_table table;
-    sl_table_init(&table, columns, (size_t)n_layers + 1);
-    for (size_t i = 0; i < e->common.n; i++) {
-        if (e->trials[i].run.reason[0] == '\0') {
-            sl_table_add(&table, "%s", e->trials[i].run.text);
-            for (int l = 0; l < n_layers; l++) {
-                sl_table_add(&table, "%.3f", e->trials[i].result.error[l]);
-            }
-        }
-    }
-    sl_table_finish(&table, stdout);
-}
-
-static void print_value(const char *recipe, const char *what, double value, const char *unit, const char *reference,
-                        double reference_value) {
-    char name[SL_RECIPE_TEXT_BYTES + 64];
-    snprintf(name, sizeof name, "%s: %s", recipe, what);
-    sl_bench_print(&(struct sl_bench_result){.bench = "fidelity",
-                                             .test = name,
-                                             .value = value,
-                                             .unit = unit,
-                                             .reference = reference,
-                                             .reference_value = reference_value},
-                   true);
-}
-
-static void print_json(const struct eval *e) {
-    for (size_t i = 0; i < e->common.n; i++) {
-        const struct trial *trial = &e->trials[i];
-        const struct sl_fidelity_result *r = &trial->result;
-        if (trial->run.reason[0]) {
-            json_t *line = json_pack("{s:s, s:s, s:s}", "bench", "fidelity", "case", trial->run.text, "skipped",
-                                     trial->run.reason);
-            sl_json_print(line, 0, stdout);
-            continue;
-        }
-        print_value(trial->run.text, "cache", r->bytes_per_token, "bytes/token", "f16", r->bytes_per_token / r->share);
-        print_value(trial->run.text, "slots", r->slots, "slots/head", "prompt", (double)e->n_read);
-        print_value(trial->run.text, "evicted", evicted_nothing(e, trial) ? 0 : (double)e->n_read - r->slots,
-                    "slots/head", NULL, 0);
-        print_value(trial->run.text, "attention error", r->error_mean, "relative", NULL, 0);
-        print_value(trial->run.text, "overlap", r->overlap_mean, "jaccard", NULL, 0);
-        if (r->recall_mean >= 0) {
-            print_value(trial->run.text, "recall", r->recall_mean, "share", NULL, 0);
-        }
-        print_value(trial->run.text, "nll", r->nll, "nats/token", "full cache", e->full_nll);
-        print_value(trial->run.text, "nll above full", r->nll - e->full_nll, "nats/token", NULL, 0);
-        for (int l = 0; l < e->model.runtime.config->n_layers; l++) {
-            char what[64];
-            snprintf(what, sizeof what, "attention error, layer %d", l);
-            print_value(trial->run.text, what, r->error[l], "relative", NULL, 0);
-            snprintf(what, sizeof what, "overlap, layer %d", l);
-            print_value(trial->run.text, what, r->overlap[l], "jaccard", NULL, 0);
-            if (r->recall[l] >= 0) {
-                snprintf(what, sizeof what, "recall, layer %d", l);
-                print_value(trial->run.text, what, r->recall[l], "share", NULL, 0);
-            }
-        }
-    }
-}
-
-static enum sl_status draw(const struct eval *e, struct sl_error *err) {
-    json_t *recipes = json_array(), *shares = json_array(), *errors = json_array(), *above = json_array();
-    for (size_t i = 0; i < e->common.n; i++) {
-        const struct trial *trial = &e->trials[i];
-        if (trial->run.reason[0] == '\0') {
-            json_array_append_new(recipes, sl_text_json(trial->run.text));
-            json_array_append_new(shares, json_real(trial->result.share));
-            json_array_append_new(errors,
-                                  sl_picture_numbers(trial->result.error, (size_t)e->model.runtime.config->n_layers));
-            json_array_append_new(above, json_real(trial->result.nll - e->full_nll));
-        }
-    }
-    return sl_picture_draw(
-        "fidelity", e->config.png,
-        json_pack("{s:o, s:o, s:o, s:o}", "recipes", recipes, "shares", shares, "errors", errors, "above", above), err);
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o}", "recipe", recipe, "slots",
+                     sl_report_number(r->slots), "bytes_per_token", sl_report_number(r->bytes_per_token), "share",
+                     sl_report_number(r->share), "error_mean", sl_report_number(r->error_mean), "overlap_mean",
+                     sl_report_number(r->overlap_mean), "recall_mean", sl_report_number(r->recall_mean), "nll",
+                     sl_report_number(r->nll), "nothing_evicted", evicted_nothing(e, trial), "error",
+                     sl_picture_numbers(r->error, n_layers), "overlap", sl_picture_numbers(r->overlap, n_layers),
+                     "recall", sl_picture_numbers(r->recall, n_layers));
 }
 
 static enum sl_status report(const struct eval *e, struct sl_error *err) {
-    if (e->config.tool.json) {
-        print_json(e);
-    } else {
-        printf("%s: a prompt of %lld tokens and the %lld behind it; full cache: nll %.4f\n\n",
-               e->config.text ? e->config.text : "LICENSE", (long long)e->n_read, (long long)e->config.continuation,
-               e->full_nll);
-        if (e->common.n_measured > 0) {
-            print_summary(e);
-            putchar('\n');
-            print_layers(e);
-            putchar('\n');
-        }
-        for (size_t i = 0; i < e->common.n; i++) {
-            sl_trial_print_skipped(&e->trials[i].run);
-        }
+    json_t *trials = json_array();
+    bool is_whole = !e->common.stopped && e->common.n_measured > 0;
+    for (size_t i = 0; i < e->common.n; i++) {
+        json_array_append_new(trials, trial_json(e, &e->trials[i]));
     }
+    json_t *data = json_pack("{s:b, s:o, s:I, s:I, s:i, s:o, s:o}", "json", e->config.tool.json, "source",
+                             sl_text_json(e->config.text ? e->config.text : "LICENSE"), "n_read", (json_int_t)e->n_read,
+                             "n_new", (json_int_t)e->config.continuation, "n_layers", e->model.runtime.config->n_layers,
+                             "full_nll", sl_report_number(e->full_nll), "trials", trials);
+    SL_TRY(sl_report_print("fidelity", is_whole ? e->config.png : NULL, data, err));
     SL_TRY(sl_trials_check(&e->common, err));
     SL_FAIL_IF(e->common.n_measured == 0, err, SL_ERR_PRECONDITION, "none of the recipes can be run");
-    return e->config.png ? draw(e, err) : SL_OK;
+    return SL_OK;
 }
 
 // Evaluates with an open model.
@@ -335,7 +232,8 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
     SL_THEN(status, sl_eval_text_read(c->text, &e->source, err)); // may wait: before signals
     SL_THEN(status, sl_signals_init(&e->common.signals, err));    // before the model's threads start
     if (status == SL_OK) {
-        status = evaluate_model(e, err);
+        status = sl_report_check("fidelity", err);
+        SL_THEN(status, evaluate_model(e, err));
         sl_signals_cleanup(&e->common.signals);
     }
     return status;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: `sluice eval perplexity`: streams texts through a bounded cache, recipe by recipe, and shows a table, JSON
+ * Purpose: `sluice eval perplexity`: streams texts through a bounded cache, recipe by recipe, and has a table, JSON
  *          lines, a plot.
  *
  * Design: lab/measure/perplexity.h measures; this file handles texts, blocks and differences. A text counts in whole
@@ -10,15 +10,12 @@
  */
 
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
-#include "client/cli/table.h"
-#include "lab/bootstrap.h"
 #include "lab/measure/measure.h"
 #include "lab/measure/perplexity.h"
 #include "lab/measure/trials.h"
@@ -85,9 +82,7 @@ struct text {
 struct trial {
     struct sl_trial run;
     double *blocks; // [n_blocks] mean negative log likelihood; text after text
-    double nll;
-    struct sl_interval above;
-    double slots; // mean over texts
+    double slots;   // mean over texts
     int64_t most_slots;
     bool evicts; // whether the recipe evicts
 };
@@ -190,7 +185,6 @@ static enum sl_status measure_texts(struct eval *e, struct trial *trial, const s
         }
         for (int64_t t = 0; t < text->n; t++) {
             block[t / BLOCK] += e->nll[t] / BLOCK;
-            trial->nll += e->nll[t] / (double)e->n_tokens;
         }
         block += text->n / BLOCK;
         trial->slots += result.slots / e->n_texts;
@@ -214,122 +208,44 @@ static enum sl_status run_trial(struct eval *e, struct trial *trial, struct sl_e
 }
 
 static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
-    double *differences = calloc((size_t)e->n_blocks, sizeof *differences);
-    enum sl_status status = differences ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    enum sl_status status = SL_OK;
     for (size_t i = 0; i < e->common.n && status == SL_OK; i++) {
         struct trial *trial = &e->trials[i];
         snprintf(e->common.phase, sizeof e->common.phase, "%zu/%zu %.40s", i + 1, e->common.n, trial->run.text);
         status = run_trial(e, trial, err);
-        for (int64_t b = 0; b < e->n_blocks; b++) {
-            differences[b] = trial->blocks[b] - e->trials[0].blocks[b];
-        }
-        if (status == SL_OK) {
-            trial->above = sl_bootstrap_mean(differences, (size_t)e->n_blocks, 1);
-        }
     }
-    free(differences);
     sl_progress_hide();
     return status;
 }
 
-// Returns the perplexity of block b over the texts that have it.
-static double at_block(const struct eval *e, const struct trial *trial, int64_t b) {
-    double sum = 0, n = 0;
-    const double *blocks = trial->blocks;
-    for (int i = 0; i < e->n_texts; i++) {
-        int64_t n_blocks = e->texts[i].n / BLOCK;
-        sum += b < n_blocks ? blocks[b] : 0;
-        n += b < n_blocks;
-        blocks += n_blocks;
-    }
-    return exp(sum / n);
-}
-
 // --- results ---------------------------------------------------------------------------------------------------------
 
-// Returns whether a recipe that evicts has a budget that these texts do not reach: it then equals the full cache.
-static bool evicted_nothing(const struct eval *e, const struct trial *trial) {
-    return trial->evicts && trial->slots > e->trials[0].slots - 0.5;
-}
-
-static void print_table(const struct eval *e) {
-    static const struct sl_column columns[] = {{"RECIPE", false},    {"SLOTS", true},      {"MOST", true},
-                                               {"PERPLEXITY", true}, {"ABOVE FULL", true}, {"95% INTERVAL", true},
-                                               {"", false}};
-    struct sl_table table = SL_TABLE(columns);
-    for (size_t i = 0; i < e->common.n; i++) {
-        const struct trial *trial = &e->trials[i];
-        if (trial->run.reason[0]) {
-            continue;
-        }
-        sl_table_add(&table, "%s\t%.1f\t%lld\t%.3f\t%+.4f", trial->run.text, trial->slots, (long long)trial->most_slots,
-                     exp(trial->nll), trial->above.mean);
-        if (isnan(trial->above.low)) {
-            sl_table_add(&table, "-");
-        } else {
-            sl_table_add(&table, "%+.4f to %+.4f", trial->above.low, trial->above.high);
-        }
-        sl_table_add(&table, "%s", evicted_nothing(e, trial) ? "nothing was evicted" : "");
-    }
-    sl_table_finish(&table, stdout);
-    for (size_t i = 0; i < e->common.n; i++) {
-        sl_trial_print_skipped(&e->trials[i].run);
-    }
-}
-
-// Returns a JSON number; null for NaN, which means no interval.
-static json_t *number(double value) {
-    return isnan(value) ? json_null() : json_real(value);
-}
-
-static json_t *line_of(const struct eval *e, const struct trial *trial) {
-    json_t *line = json_pack("{s:s, s:s}", "bench", "perplexity", "case", trial->run.text), *curve = json_array();
+static json_t *trial_json(const struct eval *e, const struct trial *trial) {
+    json_t *recipe = sl_text_json(trial->run.text);
     if (trial->run.reason[0]) {
-        json_object_set_new(line, "skipped", json_string(trial->run.reason));
-        return line;
+        return json_pack("{s:o, s:o}", "recipe", recipe, "skipped", sl_text_json(trial->run.reason));
     }
-    for (int64_t b = 0; b < e->most_blocks; b++) {
-        json_array_append_new(curve, json_real(at_block(e, trial, b)));
-    }
-    json_object_update_new(line, json_pack("{s:f, s:f, s:f, s:o, s:o, s:f, s:I, s:I, s:I, s:i, s:o, s:b}", "perplexity",
-                                           exp(trial->nll), "nll", trial->nll, "above_full", trial->above.mean, "low",
-                                           number(trial->above.low), "high", number(trial->above.high), "slots",
-                                           trial->slots, "most_slots", (json_int_t)trial->most_slots, "tokens",
-                                           (json_int_t)e->n_tokens, "chunk", (json_int_t)e->config.chunk, "block",
-                                           BLOCK, "curve", curve, "nothing_evicted", evicted_nothing(e, trial)));
-    return line;
-}
-
-static void print_json(const struct eval *e) {
-    for (size_t i = 0; i < e->common.n; i++) {
-        sl_json_print(line_of(e, &e->trials[i]), JSON_REAL_PRECISION(9), stdout);
-    }
-}
-
-static enum sl_status draw(const struct eval *e, struct sl_error *err) {
-    json_t *lines = json_array();
-    for (size_t i = 0; i < e->common.n; i++) {
-        if (e->trials[i].run.reason[0] == '\0') {
-            json_array_append_new(lines, line_of(e, &e->trials[i]));
-        }
-    }
-    return sl_picture_draw("perplexity", e->config.png, lines, err);
+    return json_pack("{s:o, s:o, s:I, s:b, s:o}", "recipe", recipe, "slots", sl_report_number(trial->slots),
+                     "most_slots", (json_int_t)trial->most_slots, "evicts", trial->evicts, "blocks",
+                     sl_picture_numbers(trial->blocks, (size_t)e->n_blocks));
 }
 
 static enum sl_status report(const struct eval *e, struct sl_error *err) {
-    if (e->config.tool.json) {
-        print_json(e);
-    } else {
-        printf("%d text%s, %lld tokens predicted, each from what is kept of earlier chunks and from its own chunk of "
-               "%lld\n\n",
-               e->n_texts, e->n_texts == 1 ? "" : "s", (long long)e->n_tokens, (long long)e->config.chunk);
-        print_table(e);
+    json_t *trials = json_array(), *n_blocks = json_array();
+    const size_t n_run = e->common.n_measured;
+    const bool is_run = n_run > 1 || (n_run == 1 && e->common.n == 1);
+    for (size_t i = 0; i < e->common.n; i++) {
+        json_array_append_new(trials, trial_json(e, &e->trials[i]));
     }
+    for (int i = 0; i < e->n_texts; i++) {
+        json_array_append_new(n_blocks, json_integer(e->texts[i].n / BLOCK));
+    }
+    json_t *data =
+        json_pack("{s:b, s:I, s:I, s:i, s:o, s:o}", "json", e->config.tool.json, "n_tokens", (json_int_t)e->n_tokens,
+                  "chunk", (json_int_t)e->config.chunk, "block", BLOCK, "n_blocks", n_blocks, "trials", trials);
+    SL_TRY(sl_report_print("perplexity", is_run && !e->common.stopped ? e->config.png : NULL, data, err));
     SL_TRY(sl_trials_check(&e->common, err));
-    size_t n_run = e->common.n_measured;
-    SL_FAIL_IF(n_run == 0 || (n_run == 1 && e->common.n > 1), err, SL_ERR_PRECONDITION,
-               "none of the recipes can be streamed");
-    return e->config.png ? draw(e, err) : SL_OK;
+    return is_run ? SL_OK : sl_fail(err, SL_ERR_PRECONDITION, "none of the recipes can be streamed");
 }
 
 // Evaluates with an open model.
@@ -360,7 +276,8 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
     SL_THEN(status, read_texts(e, err));                       // may wait: before signals are blocked
     SL_THEN(status, sl_signals_init(&e->common.signals, err)); // before the model's threads start
     if (status == SL_OK) {
-        status = evaluate_model(e, err);
+        status = sl_report_check("perplexity", err);
+        SL_THEN(status, evaluate_model(e, err));
         sl_signals_cleanup(&e->common.signals);
     }
     return status;

@@ -16,13 +16,13 @@
 
 #include "base/clock.h"
 #include "base/close.h"
+#include "client/cli/message_json.h"
 #include "client/cli/progress.h"
-#include "client/cli/table.h"
 #include "client/cli/tool.h"
 #include "lab/eval_model.h"
 #include "lab/measure/fidelity.h"
 #include "lab/measure/measure.h"
-#include "lab/result.h"
+#include "lab/picture.h"
 
 #define ROWS           256 // per forward pass: limits the memory of [ROWS][n_vocab] logits
 #define DEFAULT_TOKENS 2048
@@ -157,69 +157,32 @@ static enum sl_status measure(struct eval *e, enum sl_weight_format format, stru
 
 // --- results ---------------------------------------------------------------------------------------------------------
 
-static void print_table(const struct eval *e) {
-    static const struct sl_column columns[] = {{"WEIGHTS", false},     {"MEMORY", true}, {"OF STORED", true},
-                                               {"LOAD", true},         {"ERROR", true},  {"PERPLEXITY", true},
-                                               {"ABOVE STORED", true}, {"KL", true},     {"SAME TOP", true}};
-    const struct result *stored = &e->results[SL_WEIGHT_STORED];
-    struct sl_table table = SL_TABLE(columns);
-    printf("%s: %lld tokens predicted, tier %s\n\n", e->config.text ? e->config.text : "LICENSE", (long long)e->n,
-           e->tier);
+static enum sl_status report(const struct eval *e, struct sl_error *err) {
+    json_t *formats = json_array();
     for (int f = 0; f <= SL_WEIGHT_INT4; f++) {
         const struct result *r = &e->results[f];
-        sl_table_add(&table, "%s\t%.1f MB\t%.1f%%\t%.2f s\t%.2e\t%.4f\t%+.2f%%\t%.5f\t%.2f%%",
-                     sl_weight_format_name((enum sl_weight_format)f), (double)r->memory_bytes / 1e6,
-                     100.0 * (double)r->memory_bytes / (double)stored->memory_bytes, r->load_s, r->error, r->perplexity,
-                     100.0 * (r->perplexity / stored->perplexity - 1.0), r->kl, 100.0 * r->same_top);
+        json_array_append_new(formats,
+                              json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o}", "name",
+                                        sl_weight_format_name((enum sl_weight_format)f), "memory",
+                                        (json_int_t)r->memory_bytes, "load", sl_report_number(r->load_s), "error",
+                                        sl_report_number(r->error), "perplexity", sl_report_number(r->perplexity), "kl",
+                                        sl_report_number(r->kl), "same_top", sl_report_number(r->same_top)));
     }
-    sl_table_finish(&table, stdout);
-}
-
-static void print_json(const struct eval *e) {
-    const struct result *stored = &e->results[SL_WEIGHT_STORED];
-    for (int f = 0; f <= SL_WEIGHT_INT4; f++) {
-        const struct result *r = &e->results[f];
-        const struct {
-            const char *what;
-            double value;
-            const char *unit, *reference;
-            double reference_value;
-        } lines[] = {
-            {"memory", (double)r->memory_bytes, "bytes", "stored", (double)stored->memory_bytes},
-            {"load", r->load_s, "s", "stored", stored->load_s},
-            {"error", r->error, "relative square", NULL, 0},
-            {"perplexity", r->perplexity, "", "stored", stored->perplexity},
-            {"kl", r->kl, "nats/token", NULL, 0},
-            {"same top", r->same_top, "of positions", NULL, 0},
-        };
-        for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
-            char name[64];
-            snprintf(name, sizeof name, "%s: %s", sl_weight_format_name((enum sl_weight_format)f), lines[i].what);
-            sl_bench_print(&(struct sl_bench_result){.bench = "weights",
-                                                     .test = name,
-                                                     .value = lines[i].value,
-                                                     .unit = lines[i].unit,
-                                                     .reference = lines[i].reference,
-                                                     .reference_value = lines[i].reference_value},
-                           true);
-        }
-    }
+    json_t *data = json_pack("{s:b, s:o, s:I, s:s, s:o}", "json", e->config.tool.json, "source",
+                             sl_text_json(e->config.text ? e->config.text : "LICENSE"), "n", (json_int_t)e->n, "tier",
+                             e->tier, "formats", formats);
+    return sl_report_print("weights", NULL, data, err);
 }
 
 static enum sl_status evaluate(void *arg, struct sl_error *err) {
     struct eval *e = arg;
-    enum sl_status status = SL_OK;
+    SL_FAIL_IF(!e->config.model, err, SL_ERR_INVALID, "--model DIR is needed");
+    enum sl_status status = sl_report_check("weights", err);
     for (int f = 0; f <= SL_WEIGHT_INT4 && status == SL_OK; f++) {
         status = measure(e, (enum sl_weight_format)f, err);
     }
     sl_progress_hide();
-    SL_TRY(status);
-    if (e->config.tool.json) {
-        print_json(e);
-    } else {
-        print_table(e);
-    }
-    return SL_OK;
+    return status == SL_OK ? report(e, err) : status;
 }
 
 int sl_command_eval_weights(int argc, char **argv) {

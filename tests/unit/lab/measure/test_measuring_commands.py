@@ -242,7 +242,7 @@ class Fidelity(unittest.TestCase):
             run("eval", "fidelity", *SMALL, "--recipe", "full", "--png", os.path.join(folder, "x.png"),
                 env={"PATH": f"{folder}:{os.environ['PATH']}"})
             with open(masks, encoding="utf-8") as file:
-                self.assertEqual([int(line.split()[1], 16) for line in file], [0, 0])  # the check, and the picture
+                self.assertEqual([int(line.split()[1], 16) for line in file], [0, 0, 0])  # two checks, and the report
 
     def test_results_do_not_depend_on_threads(self):
         words = ["eval", "fidelity", *SMALL, "--recipe", "h2o,budget=0.2,format=int4;d2o", "--recipe", "tailorkv", "--json"]
