@@ -41,8 +41,7 @@ struct sl_histogram {
 void sl_histogram_add(struct sl_histogram *histogram, double seconds); // a negative value or NaN counts as 0
 void sl_histogram_write(const struct sl_histogram *histogram, FILE *page, const char *name, const char *help);
 
-// ---- counters with two labels that others choose
-// ---------------------------------------------------------------------
+// ---- counters with two labels that others choose -------------------------------------------------------------------
 
 #define SL_MAX_PAIRS  32 // further pairs count as "other", so that clients cannot grow a page without bounds
 #define SL_PAIR_BYTES 128

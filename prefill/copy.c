@@ -36,8 +36,7 @@ void sl_copy_destroy(struct sl_copy **copy_inout) {
     free(copy);
 }
 
-// ---- keys
-// ------------------------------------------------------------------------------------------------------------
+// ---- keys -----------------------------------------------------------------------------------------------------------
 
 static struct sl_hash128 hash_at(const struct sl_prefill_job *job, bool boundary, int64_t n_tokens,
                                  const struct sl_hash128 *prefix) {
@@ -107,8 +106,7 @@ static enum sl_status create(const struct sl_prefill_job *job, const struct sl_s
     return SL_OK;
 }
 
-// ---- body
-// ------------------------------------------------------------------------------------------------------------
+// ---- body -----------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_copy_take_session(struct sl_copy *copy, struct sl_prefill_job *job) {
     struct sl_node *node = job->prefill->node;

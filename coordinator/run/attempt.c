@@ -329,8 +329,8 @@ static enum sl_status restore(struct sl_run *run, struct sl_error *err) {
 // ---- step 4: decode ---------------------------------------------------------------------------------------------
 
 /*
- * Returns how many of the tokens that clients have the next worker reads. Excludes the last token if it may have ended
- * the job before the lost worker could report that: the next worker samples it again and decides whether to stop.
+ * Returns how many tokens the next worker replays: those that clients have, without the last one if it may have ended
+ * the job before the lost worker could report that. The next worker samples that token again and decides whether to stop.
  */
 static int64_t count_resumed(const struct sl_run *run) {
     const struct sl_job *job = run->job;

@@ -83,8 +83,8 @@ struct sl_route_share {
 };
 /*
  * Chooses the stores for the offloaded heads, cut at the same offloaded heads in each replica. Returns the number of
- * shares. Returns -1 when there is no room now, or there would be more shares than max_shares. Claims at most
- * SL_STORE_FILL of a store's capacity. idle: as if no store had a claim. If there are no shares then, there never are.
+ * shares, or -1 when there is no room now, or more than max_shares would be needed. Claims at most SL_STORE_FILL of a
+ * store's capacity. idle: ignores what the stores hold for others; if -1 then, the session never fits.
  */
 #define SL_STORE_FILL 0.9
 int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key,

@@ -165,8 +165,8 @@ void sl_session_pack_page(struct sl_session *session, int layer, int head, void 
 bool sl_session_is_packed(const struct sl_session *session);
 
 /*
- * Frees the first n_pages pages of one head of an offloaded layer, all of them full: kvstores hold them now. Slots
- * are counted from after them. n_tokens does not change.
+ * Frees the first n_pages pages of one head of an offloaded layer, all of them full: kvstores hold them now. Slot 0 is
+ * then the first one after them. n_tokens does not change.
  */
 void sl_session_drop_pages(struct sl_session *session, int layer, int head, uint32_t n_pages);
 

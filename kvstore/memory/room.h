@@ -2,18 +2,18 @@
 /*
  * Purpose: decides about the store's memory: one account for capsules, segments and all promises.
  *
- * Design: capsules and segments are both a cache, and the kind whose least recently used
- *         one is older loses first: of segments that one, of capsules the one that the policy chooses. Three grades:
- *           in use    pinned by a lookup, part of a remote KV under a lease or of a document, or protected as one, up to half
- *                     of the arena: never evicted
+ * Design: capsules and segments share the memory. The kind whose least recently used entry is older loses one first: of
+ *         segments that entry, of capsules the one that the policy chooses. Three grades:
+ *           in use    pinned by a lookup, part of a remote KV under a lease or of a document, or protected as a
+ *                     document (up to half of the arena): never evicted
  *           kept      a job released it within the last --keep: evicted only if the new data does not fit otherwise
  *           the rest  evicted when the arena would be more than 90% full, down to 85%, so that not every arrival evicts
  *         A request that does not fit even so, by the number of bytes, is refused with the numbers, and nothing is
  *         evicted for it. An inbound transfer is one block: if the free memory is fragmented, more is evicted in the
- *         same order until there is one block. If memory in use lies between, so that there can be none, the request is refused
- *         before anything is evicted. A refused caller retries. When nothing more can be evicted, the refusals are
+ *         same order until one block is free. If memory in use splits the arena so that no such block is possible, the
+ *         request is refused before anything is evicted. A refused caller retries. When nothing more can be evicted, the refusals are
  *         counted, and logged: at once, then once a minute.
- * Threads: any number. Every caller takes memory under one lock, so that another cannot take what room was made for.
+ * Threads: any number. A caller evicts and takes the freed memory under one lock, so that no other caller takes it.
  */
 #pragma once
 

@@ -41,8 +41,8 @@ bool sl_agent_takes_jobs(struct sl_agent *agent, char *why, size_t why_bytes);
 // Starts the agent. SL_ERR_INVALID: coordinators is not a list of addresses.
 enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out, struct sl_error *err);
 
-// Beats now, because the load changed in a way that coordinators must know. Returns true when all have answered; false:
-// at the deadline.
+// Sends a heartbeat now, because the load changed in a way that coordinators must know. Returns true when all have
+// answered, false at the deadline.
 bool sl_agent_announce(struct sl_agent *agent, int64_t deadline_ns);
 
 void sl_agent_destroy(struct sl_agent **agent);

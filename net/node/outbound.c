@@ -51,8 +51,9 @@ static enum sl_status ship_from_pages(struct sl_outbound *outbound, const struct
 }
 
 /*
- * Decides between straight and staged: once the ship knows, or has failed, which its next piece will report; at the
- * latest at `until_ns`. Staged: the collected layers are copied down at once.
+ * Decides between straight and staged as soon as the ship knows which is possible. At `until_ns`, or if the ship fails
+ * before (its next piece reports that), the way is staged; with until_ns 0 it may stay open. Staged: the collected
+ * layers are copied to the host at once.
  */
 static void decide(struct sl_outbound *outbound, const struct sl_runtime *runtime, int64_t until_ns) {
     enum sl_ship_straight straight;

@@ -162,16 +162,16 @@ static void outcome_cleanup(struct outcome *outcome) {
 }
 
 /*
- * The functions below are the only ones that look at words of an error. gRPC has one code for a server that cannot be
- * reached and one that is stopping, and one for a method that the server does not have and one that refuses the request. Only
- * gRPC's text tells them apart, and it sends no metadata with it.
+ * Only the functions below read the text of an error. gRPC uses the same code for an unreachable and a stopping server,
+ * and the same one for an unknown method and a method that refuses the request. Only gRPC's text, which comes without
+ * metadata, tells them apart.
  */
 static bool outcome_has(const struct outcome *outcome, const char *words, size_t n) {
     return memmem(GRPC_SLICE_START_PTR(outcome->details), GRPC_SLICE_LENGTH(outcome->details), words, n) != NULL;
 }
 
-// Returns true if the text begins with these words. A server that reports a failed call of its own quotes gRPC's words, too,
-// but after its own.
+// Returns true if the text begins with these words. A server that reports that a call of its own has failed quotes
+// gRPC's words too, but later in its text.
 static bool outcome_begins(const struct outcome *outcome, const char *words) {
     return GRPC_SLICE_LENGTH(outcome->details) >= strlen(words) &&
            memcmp(GRPC_SLICE_START_PTR(outcome->details), words, strlen(words)) == 0;

@@ -74,7 +74,7 @@ static enum sl_status open_call(const struct sl_store_job *job, const struct sl_
 
 /*
  * Waits for the reply of a unary call in steps, so that the job's own caller hears from this worker meanwhile. SL_AGAIN:
- * it has not come until until_ns. inbound_id, if not NULL, is a transfer into this worker that must live as long as the
+ * no reply by until_ns. inbound_id, if not NULL, is a transfer into this worker that must live as long as the
  * call.
  */
 static enum sl_status await_reply(const struct sl_store_job *job, const char *path, struct sl_rpc_stream *call,

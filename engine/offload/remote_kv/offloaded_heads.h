@@ -3,9 +3,9 @@
  * Purpose: numbers for the offloaded KV heads, and which store holds which of them.
  *
  * Vocabulary: offloaded head   one KV head of one offloaded layer. Offloaded heads are numbered layer by layer over the
- *             offloaded layers alone, so that a layer's offloaded heads are adjacent
- *             share  adjacent offloaded heads of a session that one kvstore holds; the shares of a session cover all of
- *                         its offloaded heads, `replicas` times
+ *                              offloaded layers alone, so that a layer's offloaded heads are adjacent
+ *             share            adjacent offloaded heads of a session that one kvstore holds; the shares of a session
+ *                              cover all of its offloaded heads, `replicas` times
  */
 #pragma once
 

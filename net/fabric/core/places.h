@@ -3,7 +3,7 @@
  * Purpose: the addresses of a peer's windows, for reads without a message: asked of the peer once per window, and kept
  *          as long as the connection. For fetch.c.
  *
- *     unknown --find: LOOK--> ASKED --LOOK_REPLY: hear--> a place | by messages | refused
+ *     unknown --find: LOOK--> ASKED --LOOK_REPLY: hear--> an address | by messages | refused
  *
  * Threads: the progress thread.
  */

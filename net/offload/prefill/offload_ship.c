@@ -243,8 +243,8 @@ static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, 
 
 // ---- the thread ----------------------------------------------------------------------------------------------------
 
-// Waits until every store serves the whole prompt under its lease. That proves that all earlier reads back were of what
-// we shipped.
+// Waits until every store serves the whole prompt under its lease. That proves that all data read back before was the
+// data that we shipped.
 static enum sl_status complete(struct sl_offload *offload, struct watch *watch, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < offload->n_links; i++) {

@@ -78,8 +78,8 @@ void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int 
 void sl_gpu_attend_slots(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_listed,
                          const struct gpu_attention *shape, struct gpu_lists listed, void *work);
 
-// --- statistics of attention (attention/stats.cu): within 1e-5; with tensor cores (stats_tensor.cu) as close as attent
-// A row whose weight is next to the mean may be counted or not --------------------------------------------------------
+// --- statistics of attention (attention/stats.cu): within 1e-5; with tensor cores (stats_tensor.cu) as close as their
+// attention. A row whose weight is next to the mean may be counted or not ---------------------------------------------
 
 // Adds to the state planes sum, square, above, and raises that of the largest weight, or -1 for none: planes[4]. Reads the call's lse.
 void sl_gpu_fold(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,
