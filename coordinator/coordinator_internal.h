@@ -75,7 +75,7 @@ struct sl_coordinator {
     int n_fibers;          // of jobs
 };
 
-// How a job belongs to the call that submits it.
+// The relation of a job to the call that submits it.
 enum sl_job_kind {
     SL_JOB_DETACHED,
     SL_JOB_ATTACHED,       // it ends with its call (Generate)

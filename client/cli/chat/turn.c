@@ -23,7 +23,7 @@ struct turn {
     char *answer;          // the answer so far
     size_t n_answer;
     bool no_memory;
-    bool repeats; // the answer is ended: it only repeats itself, and nobody asked for a length
+    bool repeats; // the answer is ended: it only repeats itself, and -n set no length
     Sluice__V1__Finished__Reason reason;
 };
 

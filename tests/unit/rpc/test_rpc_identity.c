@@ -214,7 +214,7 @@ static struct sl_rpc_channel *channel_of(struct sl_rpc_server *to, const char *w
     return channel;
 }
 
-// Of four places for handlers, a tenant has two, over however many connections.
+// A tenant has two of four places for handlers, over however many connections.
 static void test_a_caller_has_its_share_of_the_places(void **state) {
     (void)state;
     enum { CALLERS = 3, SHARE = 2, WAIT_MS = 20000 };
