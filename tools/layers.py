@@ -42,7 +42,8 @@ ROWS = {
     "net/fabric/core": "base net/fabric/link",
     "net/fabric": "base base/fiber net/trust net/fabric/core",
     "net/trace": "base",
-    "net/rpc": "base base/fiber proto/* net/trust net/trace",
+    "net/rpc/connections": "base net/trust",
+    "net/rpc": "base base/fiber proto/* net/trust net/trace net/rpc/connections",
     "net/rpc/standard": "base base/fiber proto/* net/rpc",
     "net/trace/otlp": "base proto/* net/trace net/rpc",
     "engine/model/generation": "base",
@@ -124,7 +125,7 @@ ROWS = {
 # Prefix of a system header -> the folders that may include it. Tests may include anything.
 WRAPPED = {
     "ucp/ ucs/ uct/": "net/fabric/core",
-    "openssl/": "net/trust net/fabric/link net/rpc",
+    "openssl/": "net/trust net/fabric/link net/rpc/connections",
     "intel-ipsec-mb": "net/fabric/link",
     "grpc/": "net/rpc net/rpc/standard",
     "microhttpd": "net/admin gateway gateway/head",

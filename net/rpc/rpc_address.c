@@ -73,17 +73,6 @@ enum sl_status sl_rpc_addresses_parse(const char *list, struct sl_rpc_addresses 
     return SL_OK;
 }
 
-int sl_rpc_local_port(int fd) {
-    struct sockaddr_storage address = {0};
-    socklen_t bytes = sizeof address;
-    if (getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
-        return 0;
-    }
-    return address.ss_family == AF_INET    ? ntohs(((const struct sockaddr_in *)&address)->sin_port)
-           : address.ss_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *)&address)->sin6_port)
-                                           : 0;
-}
-
 // Resolves an address to listen on; the caller frees the result. text_out: the address for messages.
 static enum sl_status resolve(const struct sl_rpc_address *address, char *text_out, size_t text_bytes,
                               struct addrinfo **found_out, struct sl_error *err) {

@@ -15,9 +15,9 @@
 
 #include "base/fiber/bell.h"
 #include "base/locals.h"
-#include "base/loop.h"
 #include "base/thread.h"
 #include "base/trace.h"
+#include "net/rpc/connections/connections.h"
 #include "net/rpc/rpc.h"
 
 // ---- rpc_core.c: the completion queue, and bytes to messages -------------------------------------------------------
@@ -78,9 +78,6 @@ void sl_rpc_address_format(const struct sl_rpc_address *address, char *text, siz
 // failure.
 enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, struct sl_error *err);
 
-// Returns the port of a socket's own address; 0: it has none.
-int sl_rpc_local_port(int fd);
-
 // Rejects an address that other hosts can reach, and names it, if there are no credentials: see net/trust/tls_files.h.
 enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, bool has_credentials, bool insecure,
                                          struct sl_error *err);
@@ -89,73 +86,6 @@ enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, b
 // wildcard. SL_ERR_INVALID.
 enum sl_status sl_rpc_address_near(const struct sl_rpc_address *address, struct sl_rpc_address *near_out,
                                    struct sl_error *err);
-
-// ---- rpc_accept.c: connections of a server -------------------------------------------------------------------------
-
-// Guards the port of a server, with TLS or in_clear, from before it accepts until its gRPC has ended. SL_ERR_EXHAUSTED:
-// too many servers.
-enum sl_status sl_rpc_accept_guard(int port, bool in_clear, struct sl_error *err);
-void sl_rpc_accept_release(int port);
-// Counts connections of a guarded port since the process started; 0 for another port.
-void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refused_out);
-// Closes the connection of a guarded port whose peer is "ipv4:HOST:PORT" or "ipv6:%5BHOST%5D:PORT". False: there is none.
-bool sl_rpc_accept_cut(const char *text);
-// Returns the number of a caller without a certificate, below SL_RPC_OWNERS: of its connection, by its descriptor or as the peer
-// of a call.
-size_t sl_rpc_owner_of_socket(int fd);
-size_t sl_rpc_owner_of_peer(const char *text);
-
-// ---- rpc_resets.c: connections that open calls and cancel them at once -----------------------------------------------
-
-// Counts a call that its client cancelled as soon as it was accepted, or that took another's place. peer: grpc_call_get_peer(). True: too many, close it.
-bool sl_rpc_resets_of_peer(const char *peer);
-// Counts a stream whose reset arrived in the same read as its start. *n counts those of a connection since *since_ns.
-// Returns true when a second has too many: close the connection.
-bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n);
-// Returns a number that is the same for all connections of a tenant, or of another role's name. Never 0.
-uint64_t sl_rpc_caller_hash(const struct sl_identity *caller);
-// Notes that a connection of a caller was closed for its calls, and tells whether that was so in the last seconds. Callers
-// without a certificate are 0, and are not noted.
-void sl_rpc_resets_note(uint64_t caller);
-bool sl_rpc_resets_are_recent(uint64_t caller);
-
-// ---- rpc_headers.c: connections whose header blocks do not end --------------------------------------------------------
-
-// Begins to follow the frames of a connection that was accepted at a port; with TLS that happens where it is decrypted.
-// False: no memory.
-bool sl_rpc_headers_watch(int fd, bool in_clear, int port);
-
-// ---- rpc_streams.c: messages that have arrived in part -----------------------------------------------------------------
-
-enum {
-    SL_RPC_OWNERS = 256, // callers are told apart by this much of a hash
-    SL_RPC_SERVERS = 16, // of a process
-};
-
-struct sl_rpc_streams {               // the open streams of a connection; zeroed: none
-    struct sl_rpc_open_stream *table; // [n] of [cap], with ascending ids
-    size_t n, n_closed, cap;
-    uint32_t newest;
-    size_t owner;    // hash of the caller, below SL_RPC_OWNERS
-    uint64_t caller; // sl_rpc_caller_hash(); 0: without TLS
-    bool has_more;   // it had more open than it might have after a connection of its caller was closed
-};
-
-// Sets the streams that a connection may have open, and the bytes of unfinished messages that all may hold; the largest of
-// all servers count.
-void sl_rpc_streams_allow(size_t n_streams, int64_t n_bytes);
-// Begins or ends to wake a loop when all hold much of that, as sl_rpc_streams_are_much() tells.
-void sl_rpc_streams_wake(struct sl_loop *loop, bool wakes);
-bool sl_rpc_streams_are_much(void);
-// Returns how much the caller with most holds, and its number.
-int64_t sl_rpc_streams_most(size_t *owner_out);
-// A stream's headers came. False: too many are open, or no memory. A caller whose connection was closed for its calls may have
-// fewer for some seconds, except over a connection that had more before.
-bool sl_rpc_streams_open(struct sl_rpc_streams *streams, uint32_t id);
-void sl_rpc_streams_close(struct sl_rpc_streams *streams, uint32_t id); // from either side
-// Data of a stream came. False: the caller holds too much.
-bool sl_rpc_streams_data(struct sl_rpc_streams *streams, uint32_t id, const uint8_t *bytes, size_t n);
-void sl_rpc_streams_end(struct sl_rpc_streams *streams); // the connection has ended; idempotent
 
 // ---- rpc_credentials.c ---------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@
 #include "base/descriptors.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "net/rpc/rpc_internal.h"
+#include "net/rpc/connections/connections.h"
 
 // A process has one accept4(), and so one table.
 static struct port {
@@ -77,6 +78,17 @@ void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refuse
     struct port *found = find(port);
     *n_accepted_out = found ? atomic_load(&found->n_accepted) : 0;
     *n_refused_out = found ? atomic_load(&found->n_refused) : 0;
+}
+
+int sl_rpc_local_port(int fd) {
+    struct sockaddr_storage address = {0};
+    socklen_t bytes = sizeof address;
+    if (getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
+        return 0;
+    }
+    return address.ss_family == AF_INET    ? ntohs(((const struct sockaddr_in *)&address)->sin_port)
+           : address.ss_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *)&address)->sin6_port)
+                                           : 0;
 }
 
 // Returns the guarded port that a socket listens on, or NULL.

@@ -25,6 +25,7 @@
 #include <errno.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -32,7 +33,7 @@
 #include "base/clock.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "net/rpc/rpc_internal.h"
+#include "net/rpc/connections/connections.h"
 #include "net/trust/certificate.h"
 
 enum {

@@ -17,10 +17,11 @@
  * Threads: any; one at a time for a connection, under the mutex of its frames.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/locked.h"
-#include "net/rpc/rpc_internal.h"
+#include "net/rpc/connections/connections.h"
 
 enum {
     FIRST_STREAMS = 16,
