@@ -38,6 +38,7 @@ enum sl_status sl_ucx_connect(struct sl_peer *peer, const void *address, size_t 
 void sl_ucx_disconnect(struct sl_peer *peer); // every pending operation ends with an error, perhaps later
 bool sl_ucx_is_disconnected(struct sl_peer *peer);
 void sl_ucx_transport(const struct sl_peer *peer, char *name_out, size_t name_bytes);
+bool sl_ucx_shares_memory(const struct sl_peer *peer); // returns whether UCX attaches the peer's shared memory
 
 void sl_ucx_send(struct sl_peer_send *send, enum sl_wire_id id, const void *data, size_t bytes);
 // Implements sl_peer_receive() for a message of UCX.

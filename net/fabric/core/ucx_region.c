@@ -5,11 +5,13 @@
  * Design: UCX parses a peer's key without checks. It trusts every length in the key, and translates any address into
  *         our address space, even one outside of the region. So a key is followed by as many zeros as UCX could read,
  *         and the range of an attached region is not taken from the peer: it is the mapping that appeared when the key
- *         was unpacked.
+ *         was unpacked. When UCX cannot attach a memory, because its owner has ended, it releases that memory all the
+ *         same, and crashes. So the owner's file is looked for first.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/close.h"
 #include "base/array.h"
@@ -134,6 +136,32 @@ static bool find_new(const struct mappings *before, const struct mappings *after
     return false;
 }
 
+/*
+ * Checks that the memory of a key can be attached. A key of UCX: memory domains (64 bits), type of memory (a byte), and
+ * of each domain the length (a byte) and what it packs. Shared memory packs where its file is found, /proc/PID/fd/FD, in
+ * 64 bits: four flags, of which the uppermost says that it is there, FD, PID (30 bits each). Address and length follow.
+ * SL_ERR_PEER_LOST: there is no such file.
+ */
+static enum sl_status find_shared_file(const struct sl_peer *peer, const struct sl_place *place, struct sl_error *err) {
+    enum { PID_BITS = 30, SHARED_BYTES = 24 };
+    const uint64_t mask = (UINT64_C(1) << PID_BITS) - 1;
+    const size_t n = place->head.key_bytes;
+    for (size_t at = sizeof(uint64_t) + 1; at < n; at += 1 + (size_t)place->key[at]) {
+        uint64_t found;
+        if (place->key[at] < SHARED_BYTES || at + SHARED_BYTES >= n) {
+            continue;
+        }
+        memcpy(&found, place->key + at + 1, sizeof found);
+        if (found >> 63) {
+            char path[64];
+            snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)(found & mask), (int)(found >> PID_BITS & mask));
+            SL_FAIL_IF(access(path, F_OK) != 0, err, SL_ERR_PEER_LOST, "memory of %s: %s: %m: its process has ended",
+                       peer->name, path);
+        }
+    }
+    return SL_OK;
+}
+
 static ucs_status_t unpack(struct sl_peer *peer, const struct sl_place *place, ucp_rkey_h *rkey_out) {
     uint8_t *padded = calloc(1, KEY_READ_MAX_BYTES);
     if (!padded) {
@@ -152,6 +180,9 @@ static ucs_status_t unpack(struct sl_peer *peer, const struct sl_place *place, u
  */
 enum sl_status sl_ucx_attach(struct sl_peer *peer, const struct sl_place *place, struct sl_remote_region *region,
                              struct sl_error *err) {
+    if (sl_ucx_shares_memory(peer)) { // else UCX ignores that part of the key
+        SL_TRY(find_shared_file(peer, place, err));
+    }
     struct mappings before, after = {0};
     bool known = list_mappings(&before);
     ucp_rkey_h rkey = NULL;

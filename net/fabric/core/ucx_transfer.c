@@ -112,22 +112,33 @@ bool sl_ucx_is_disconnected(struct sl_peer *peer) {
     return peer->ep_closing == NULL;
 }
 
-/*
- * Returns the transport of an endpoint's one-sided writes. UCX 1.13 has no query for it, but prints it: a line such as
- * "lane[1]: 0:rc_mlx5/mlx5_0:1.0 md[0] -> ... rma#0 am". tcp counts only if there is nothing better.
- */
-void sl_ucx_transport(const struct sl_peer *peer, char *name_out, size_t name_bytes) {
-    char *text = NULL;
+// Writes the lanes of an endpoint, which the caller frees; NULL: no memory. UCX 1.13 has no query for them, but prints
+// them: a line such as "lane[1]: 0:rc_mlx5/mlx5_0:1.0 md[0] -> ... rma#0 am".
+static void print_lanes(const struct sl_peer *peer, char **text_out) {
     size_t bytes = 0;
-    snprintf(name_out, name_bytes, "unknown");
-    FILE *file = open_memstream(&text, &bytes);
-    if (!file) {
-        return;
+    *text_out = NULL;
+    FILE *file = open_memstream(text_out, &bytes);
+    if (file) {
+        ucp_ep_print_info(peer->ep, file);
+        fclose(file);
     }
-    ucp_ep_print_info(peer->ep, file);
-    fclose(file);
+}
+
+bool sl_ucx_shares_memory(const struct sl_peer *peer) {
+    char *text;
+    print_lanes(peer, &text);
+    const bool shares = text && strstr(text, ":posix/");
+    free(text);
+    return shares;
+}
+
+// Returns the transport of an endpoint's one-sided writes. tcp counts only if there is nothing better.
+void sl_ucx_transport(const struct sl_peer *peer, char *name_out, size_t name_bytes) {
+    char *text;
+    print_lanes(peer, &text);
+    snprintf(name_out, name_bytes, "unknown");
     static const char *const best_first[] = {":rc_", ":dc_", ":posix/", ":self/", ":tcp/"};
-    for (size_t i = 0; i < sizeof best_first / sizeof *best_first; i++) {
+    for (size_t i = 0; text && i < sizeof best_first / sizeof *best_first; i++) {
         const char *at = strstr(text, best_first[i]);
         if (at) {
             snprintf(name_out, name_bytes, "%.*s", (int)strcspn(at + 1, "/ \n"), at + 1);

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
@@ -206,6 +208,25 @@ static void expect(struct lie *lie, struct sl_peer *peer, struct sl_place *place
     }
 }
 
+// Makes a key one of shared memory whose owner, a process, has ended. False: no owner is found in it.
+static bool end_owner(struct sl_place *place) {
+    const pid_t ended = fork();
+    if (ended == 0) {
+        _exit(0);
+    }
+    waitpid(ended, NULL, 0);
+    for (size_t at = 0; at + sizeof(uint64_t) <= place->head.key_bytes; at++) {
+        uint64_t found, pid = (UINT64_C(1) << 30) - 1;
+        memcpy(&found, place->key + at, sizeof found);
+        if (found >> 63 && (found & pid) == (uint64_t)getpid()) {
+            found = (found & ~pid) | (uint64_t)ended;
+            memcpy(place->key + at, &found, sizeof found);
+            return true;
+        }
+    }
+    return false;
+}
+
 static void run_lies(struct sl_fabric *fabric, struct sl_command *command) {
     struct lie *lie = SL_CONTAINER(command, struct lie, command);
     struct sl_peer *peer = fabric->peers;
@@ -228,6 +249,12 @@ static void run_lies(struct sl_fabric *fabric, struct sl_command *command) {
         expect(lie, peer, &place, "our own region", (uint64_t)(uintptr_t)lie->pair->source, 4096, SL_ERR_PEER_CORRUPT);
         expect(lie, peer, &place, "everything", base, UINT64_MAX - base, SL_ERR_PEER_CORRUPT);
         expect(lie, peer, &place, "all of it again", base, bytes, SL_OK);
+        if (strcmp(transport, "shm") == 0 && !end_owner(&place)) {
+            lie->n_wrong++;
+            snprintf(lie->text, sizeof lie->text, "the key of shared memory does not name its owner");
+        } else if (strcmp(transport, "shm") == 0) {
+            expect(lie, peer, &place, "memory of a process that has ended", base, bytes, SL_ERR_PEER_LOST);
+        }
     }
     atomic_store(&lie->done, true);
 }
