@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "kvstore/remote_kv/remote_kv_table.h"
+#include "kvstore/remote_kv/document_layers.h"
 #include "kvstore/remote_kv/questions.h"
 #include "kvstore/capsules/arrivals.h"
 #include "kvstore/capsules/pins.h"
@@ -26,6 +27,7 @@ struct sl_kvstore {
     struct sl_pins *pins;
     struct sl_arrivals *arrivals;
     struct sl_remote_kv_pins *remote_kv_pins; // of documents
+    struct sl_document_layers *layers;        // the same on disk
     struct sl_remote_kv_table *remote_kvs;
     struct sl_questions *questions;
     // of the keeper, of the remote KVs' builder and of the disk's thread
@@ -52,6 +54,8 @@ sl_rpc_handler_fn sl_store_handle_read, sl_store_handle_write;
 
 // protect_service.c: the one about documents
 sl_rpc_handler_fn sl_store_handle_protect;
+// Returns the offloaded layers of a document, of which the coordinator has named the capsule.
+struct sl_document_remote_kv sl_store_remote_kv_of(const struct sl_capsule_id *id, const Sluice__V1__StoreKey *key);
 
 // remote_kv_service.c: those about offloaded layers
 sl_rpc_handler_fn sl_store_handle_open_annex, sl_store_handle_grant_stretch, sl_store_handle_await_annex;

@@ -18,6 +18,7 @@
 #define MAX_PAUSE_MS 600000
 #define KEEP_MS      100
 #define READ_BACK_MS 60000 // first pause of a document that was not read back
+#define PARTIAL_MS   60000 // for the next segment of a document's layers
 #define UNKNOWN_MS   3000  // after a start, until the coordinator has named the documents
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
@@ -107,6 +108,16 @@ static enum sl_status open_remote_kvs(struct sl_kvstore *kvstore, const struct s
                                                 .pin = node->config.pin};
         status = sl_questions_create(&questions, &kvstore->questions, err);
     }
+    if (status == SL_OK) {
+        struct sl_document_layers_config layers = {.pins = kvstore->remote_kv_pins,
+                                                   .room = &kvstore->room,
+                                                   .ops = node->runtime.ops,
+                                                   .team = node->runtime.team,
+                                                   .disk = kvstore->disk,
+                                                   .protected = kvstore->protected,
+                                                   .pause_ms = READ_BACK_MS};
+        status = sl_document_layers_create(&layers, &kvstore->layers, err);
+    }
     kvstore->max_scan_load = config->max_scan_load;
     return status;
 }
@@ -177,6 +188,10 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
     return status;
 }
 
+static struct sl_stored *hold_segment(void *arg, const struct sl_capsule_id *key) {
+    return sl_remote_kv_pins_hold(arg, key);
+}
+
 // Opens the disk, if one is configured.
 static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
                                 struct sl_error *err) {
@@ -192,7 +207,9 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
                                   .progress_counter = &kvstore->writing,
                                   .capsule_cache = kvstore->capsule_cache,
                                   .room = &kvstore->room,
-                                  .protected = kvstore->protected};
+                                  .protected = kvstore->protected,
+                                  .hold_fn = hold_segment,
+                                  .arg = kvstore->remote_kv_pins};
     SL_TRY(sl_disk_open(&disk, &kvstore->disk, err));
     return sl_read_back_create(kvstore->disk, kvstore->capsule_cache, kvstore->protected, READ_BACK_MS,
                                &kvstore->read_back, err);
@@ -237,13 +254,14 @@ enum sl_status sl_kvstore_run(const struct sl_node_config *node_config, struct s
     }
     sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.capsule_cache, kvstore.segments);
     SL_THEN(status, sl_remote_kv_pins_create(kvstore.segments, (size_t)node.arena_bytes / SL_PROTECTED_SHARE,
-                                             &kvstore.remote_kv_pins, err));
+                                             PARTIAL_MS, &kvstore.remote_kv_pins, err));
     SL_THEN(status, open_capsules(&kvstore, config, err));
     SL_THEN(status, open_remote_kvs(&kvstore, config, err));
     SL_THEN(status, serve(&kvstore, err));
     sl_arrivals_destroy(&kvstore.arrivals);
     sl_pins_destroy(&kvstore.pins);
     sl_read_back_destroy(&kvstore.read_back);
+    sl_document_layers_destroy(&kvstore.layers);
     sl_disk_close(&kvstore.disk, sl_deadline_in_ms(kvstore.node.config.grace_ms));
     close_remote_kvs(&kvstore);
     sl_remote_kv_pins_destroy(&kvstore.remote_kv_pins);

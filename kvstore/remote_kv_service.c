@@ -9,6 +9,7 @@
 #include "net/node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
+#define OPEN_MS  500  // left of a call's time when it does not wait for the disk any longer
 #define AWAIT_MS 1000 // at most, of one call: it occupies one of a bounded number of handlers that all lessees share
 
 _Static_assert(SL_PREFIX_BLOCK == SL_PAGE_SLOTS, "segments end where prefixes have keys");
@@ -75,6 +76,10 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
     enum sl_status status = read_prompt(request, &prompt, err);
     SL_THEN(status, read_capsule(request->capsule, &capsule, err));
     SL_THEN(status, check_scan_load(kvstore, err));
+    if (status == SL_OK) {
+        sl_document_layers_await(kvstore->layers, &family, &prompt,
+                                 sl_rpc_call_deadline_ns(call) - OPEN_MS * SL_NS_PER_MS);
+    }
     struct sl_remote_kv_lease lease;
     SL_THEN(status,
             sl_remote_kv_table_open(kvstore->remote_kvs, request->job_id, &family, &prompt, &capsule, &lease, err));

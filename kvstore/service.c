@@ -81,8 +81,10 @@ enum sl_status sl_store_handle_forget(void *service, struct sl_rpc_call *call, c
     id.model_fingerprint = request->key->model_fingerprint;
     id.recipe_fingerprint = request->key->recipe_fingerprint;
     bool on_disk = sl_disk_forget(kvstore->disk, &id), in_memory = sl_arrivals_forget(kvstore->arrivals, &id);
+    const struct sl_document_remote_kv document = sl_store_remote_kv_of(&id, request->key);
+    bool had_layers = document.n_offloaded_heads > 0 && sl_document_layers_forget(kvstore->layers, &document);
     Sluice__V1__ForgetReply reply = SLUICE__V1__FORGET_REPLY__INIT;
-    reply.was_there = in_memory || on_disk;
+    reply.was_there = in_memory || on_disk || had_layers;
     atomic_fetch_add(&kvstore->n_forgotten, reply.was_there);
     return sl_rpc_call_send(call, &reply.base);
 }

@@ -87,7 +87,7 @@ ROWS = {
     "prefill": "base proto/* engine/kvcache engine/compress/* net/node net/offload/prefill net/store engine/job engine/runner",
     "decode": "base prefill net/trace proto/* engine/kvcache engine/runtime engine/compress/* net/node net/offload/remote net/store engine/job engine/runner",
     "kvstore/memory": "base engine/kvcache net/node engine/offload/remote_kv",
-    "kvstore/remote_kv": "base net/fabric engine/kvcache engine/compress/plan engine/offload/remote_kv kvstore/memory",
+    "kvstore/remote_kv": "base net/fabric engine/kvcache engine/compress/plan engine/offload/remote_kv kvstore/memory kvstore/disk",
     "kvstore/disk": "base engine/kvcache kvstore/memory",
     "kvstore/capsules": "base kvstore/memory kvstore/disk",
     "kvstore": "base proto/* engine/kvcache net/fabric net/node kvstore/*",

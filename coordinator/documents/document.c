@@ -99,9 +99,6 @@ static void write_not_on_disk(const struct sl_document *document, const struct s
         snprintf(buf, 160, "the disk of %s does not work now", holder->store);
     } else if (holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_WAITING) {
         snprintf(buf, 160, "%s has not written it to its disk yet", holder->store);
-    } else if (holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_PARTLY) {
-        snprintf(buf, 160, "%s keeps offloaded layers in memory: when it restarts, the text is read again",
-                 holder->store);
     }
 }
 

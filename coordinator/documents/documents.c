@@ -360,7 +360,7 @@ int64_t sl_documents_unwritten_bytes(struct sl_documents *documents, const struc
         const struct sl_document_holder *holder = &document->holders[i];
         waits = waits || (holder->has && holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_WAITING);
     }
-    return waits ? document->capsule_bytes : 0;
+    return waits ? sl_document_bytes(document) : 0;
 }
 
 // ---- questions ------------------------------------------------------------------------------------------------------

@@ -140,21 +140,20 @@ ask_stores(struct sl_document_keeper *keeper, const struct sl_rpc_method *method
     }
 }
 
-// Records what a store has of a document. Its offloaded layers are in memory alone.
+// Records what a store has of a document: if the recipe offloads, all of its layers too, or nothing.
 static void hear_one(struct sl_document_keeper *keeper, struct sl_document *document, const char *store,
                      const Sluice__V1__ProtectedCapsule *capsule) {
     int64_t bytes = capsule->memory_bytes > 0 ? capsule->memory_bytes : capsule->disk_bytes;
-    bool is_written = capsule->disk_bytes > 0;
-    Sluice__V1__DiskCopy disk = is_written ? SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN : capsule->disk;
-    if (document->n_offloaded_heads > 0) {
-        disk = disk != SLUICE__V1__DISK_COPY__DISK_COPY_NONE ? SLUICE__V1__DISK_COPY__DISK_COPY_PARTLY : disk;
-        if (bytes == 0 || capsule->remote_kv_bytes <= 0) {
-            bytes = 0;
-        } else {
-            sl_documents_found_offloaded(keeper->documents, document, capsule->remote_kv_bytes);
-        }
+    bool offloads = document->n_offloaded_heads > 0,
+         is_written = capsule->disk_bytes > 0 && (!offloads || capsule->remote_kv_disk_bytes > 0);
+    if (offloads && capsule->remote_kv_bytes <= 0 && capsule->remote_kv_disk_bytes <= 0) {
+        bytes = 0;
     }
-    sl_documents_found(keeper->documents, document, store, bytes, disk);
+    if (offloads && bytes > 0 && capsule->remote_kv_bytes > 0) {
+        sl_documents_found_offloaded(keeper->documents, document, capsule->remote_kv_bytes);
+    }
+    sl_documents_found(keeper->documents, document, store, bytes,
+                       is_written ? SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN : capsule->disk);
 }
 
 static void hear(struct sl_document_keeper *keeper, const char *store, const ProtobufCMessage *message) {

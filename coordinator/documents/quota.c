@@ -116,6 +116,13 @@ struct share {
     const char *is_half_of, *may_be, *remedy;
 };
 
+// Returns the bytes of a document that count there. Offloaded layers stay in memory, also those that are on disk.
+static int64_t held_in(const struct sl_document *document, const struct sl_document_holder *holder,
+                       const struct share *share) {
+    bool is_written = holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN;
+    return share->is_for_unwritten && is_written ? document->offloaded_bytes : sl_document_bytes(document);
+}
+
 // Checks whether a document has room in a part of a store.
 static enum sl_status check_share(const struct sl_document_quota *quota, const struct sl_document *document,
                                   const char *store, const struct share *share, struct sl_error *err) {
@@ -124,11 +131,12 @@ static enum sl_status check_share(const struct sl_document_quota *quota, const s
     struct names names = {.with_tenants = is_operator};
     for (const struct sl_document *one = quota->first; one != NULL; one = one->next) {
         const struct sl_document_holder *holder = one != document ? sl_document_holder(one, store) : NULL;
-        if (holder != NULL && !(share->is_for_unwritten && holder->disk == SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN)) {
+        int64_t held = holder != NULL ? held_in(one, holder, share) : 0;
+        if (held > 0) {
             bool is_named = is_operator || strcmp(one->tenant, document->tenant) == 0;
-            bytes += sl_document_bytes(one);
+            bytes += held;
             n_others += !is_named;
-            others_bytes += is_named ? 0 : sl_document_bytes(one);
+            others_bytes += is_named ? 0 : held;
             if (is_named) {
                 add_name(&names, one);
             }

@@ -80,8 +80,7 @@ static bool is_used(struct sl_disk *disk) {
     return disk && !atomic_load(&disk->failed);
 }
 
-// Returns true if a caller may wait for the disk.
-static bool answers(struct sl_disk *disk) {
+bool sl_disk_answers(struct sl_disk *disk) {
     return is_used(disk) && !atomic_load(&disk->config.progress_counter->is_still);
 }
 
@@ -93,13 +92,27 @@ static bool in_time(void *arg) {
     return sl_now_ns() < atomic_load(&disk->deadline_ns);
 }
 
+// Holds what was offered. NULL: it is in memory no more.
+static struct sl_stored *hold(struct sl_disk *disk, const struct sl_capsule_id *key) {
+    struct sl_stored *stored = sl_capsule_cache_hold(disk->config.capsule_cache, key);
+    return stored || !disk->config.hold_fn ? stored : disk->config.hold_fn(disk->config.arg, key);
+}
+
+static bool is_in_memory(struct sl_disk *disk, const struct sl_capsule_id *key) {
+    struct sl_stored *stored = hold(disk, key);
+    if (stored) {
+        sl_capsule_cache_release(disk->config.capsule_cache, stored);
+    }
+    return stored != NULL;
+}
+
 // Copies a capsule from the capsule cache to the disk. SL_ERR_NOT_FOUND: it was evicted before its turn.
 static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_id *key, struct sl_error *err) {
-    struct sl_stored *stored = sl_capsule_cache_hold(disk->config.capsule_cache, key);
+    struct sl_stored *stored = hold(disk, key);
     SL_FAIL_IF(!stored, err, SL_ERR_NOT_FOUND, "evicted before it was written");
     enum sl_status status = sl_disk_folder_write(disk->folder, stored, in_time, disk, err);
     atomic_store(&stored->disk_has_no_room, status == SL_ERR_EXHAUSTED);
-    if (status == SL_OK && !sl_capsule_cache_has(disk->config.capsule_cache, key)) { // it was forgotten meanwhile
+    if (status == SL_OK && !is_in_memory(disk, key)) { // it was forgotten meanwhile
         status = sl_disk_folder_forget(disk->folder, key, err);
     }
     sl_capsule_cache_release(disk->config.capsule_cache, stored);
@@ -265,21 +278,34 @@ bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key) {
     return is_there;
 }
 
-int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key) {
+bool sl_disk_get(struct sl_disk *disk, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out) {
     if (!is_used(disk)) {
-        return 0;
+        return false;
+    }
+    SL_LOCKED(&disk->mutex); // keeps the folder open meanwhile
+    return disk->folder && sl_disk_folder_get(disk->folder, key, entry_out);
+}
+
+int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key) {
+    struct sl_disk_entry entry;
+    return sl_disk_get(disk, key, &entry) ? (int64_t)entry.head.body_bytes : 0;
+}
+
+bool sl_disk_has_prefix(struct sl_disk *disk, const struct sl_prefix *prefix) {
+    if (!is_used(disk)) {
+        return false;
     }
     struct sl_disk_entry entry;
-    SL_LOCKED(&disk->mutex); // keeps the folder open meanwhile
-    bool is_there = disk->folder && sl_disk_folder_get(disk->folder, key, &entry);
-    return is_there ? (int64_t)entry.head.body_bytes : 0;
+    size_t at;
+    SL_LOCKED(&disk->mutex);
+    return disk->folder && sl_disk_folder_find(disk->folder, prefix, 1, &at, &entry);
 }
 
 enum sl_disk_copy sl_disk_keep(struct sl_disk *disk, struct sl_stored *stored) {
     if (!disk) {
         return SL_DISK_NONE;
     }
-    bool is_answering = answers(disk), is_written = is_answering && sl_disk_holds(disk, &stored->keys.id) > 0;
+    bool is_answering = sl_disk_answers(disk), is_written = is_answering && sl_disk_holds(disk, &stored->keys.id) > 0;
     atomic_store(&stored->is_on_disk, is_written);
     if (!is_answering || is_written) {
         return is_written ? SL_DISK_WRITTEN : SL_DISK_FAILED;
@@ -303,27 +329,34 @@ static enum sl_status check_tokens(const struct sl_disk_entry *found, const stru
     return SL_OK;
 }
 
+// Reads a capsule into the arena. SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_IO.
+static enum sl_status read_in(struct sl_disk *disk, const struct sl_disk_entry *found,
+                              struct sl_capsule_bytes *capsule_out, struct sl_capsule_keys *keys_out,
+                              struct sl_error *err) {
+    struct sl_capsule_bytes capsule = {0};
+    SL_TRY(sl_room_take_block(disk->config.room, "disk", (size_t)found->head.body_bytes, &capsule.body, err));
+    SL_TRY_OR(sl_disk_folder_read(disk->folder, found, capsule.body, &capsule, keys_out, err),
+              sl_capsule_bytes_free(&capsule, disk->config.room->arena));
+    *capsule_out = capsule;
+    return SL_OK;
+}
+
 // Reads a capsule into the arena and caches it. SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_IO.
 static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_entry *found, struct sl_error *err) {
-    struct sl_capsule_bytes capsule = {0};
-    struct sl_capsule_keys keys = {0};
+    struct sl_capsule_bytes capsule;
+    struct sl_capsule_keys keys;
     struct sl_error why = {0};
-    struct sl_room *room = disk->config.room;
-    SL_TRY(sl_room_take_block(room, "disk", (size_t)found->head.body_bytes, &capsule.body, err));
-    enum sl_status status = sl_disk_folder_read(disk->folder, found, capsule.body, &capsule, &keys, err);
-    if (status == SL_OK) {
-        status = check_tokens(found, &capsule, &why);
-        SL_THEN(status, sl_capsule_cache_put(disk->config.capsule_cache, &keys, &capsule, &why));
-        if (status == SL_ERR_INVALID) { // perhaps of another version
-            status = sl_disk_folder_discard(disk->folder, found, why.text, err);
-            SL_THEN(status, SL_ERR_NOT_FOUND);
-        } else if (status != SL_OK) {
-            sl_fail(err, status, "%s", why.text);
-        }
-        free(keys.hashes);
-    }
+    SL_TRY(read_in(disk, found, &capsule, &keys, err));
+    enum sl_status status = check_tokens(found, &capsule, &why);
+    SL_THEN(status, sl_capsule_cache_put(disk->config.capsule_cache, &keys, &capsule, &why));
+    free(keys.hashes);
     if (status != SL_OK) {
-        sl_capsule_bytes_free(&capsule, room->arena);
+        sl_capsule_bytes_free(&capsule, disk->config.room->arena);
+        sl_fail(err, status, "%s", why.text);
+    }
+    if (status == SL_ERR_INVALID) { // perhaps of another version
+        status = sl_disk_folder_discard(disk->folder, found, why.text, err);
+        SL_THEN(status, SL_ERR_NOT_FOUND);
     }
     return status == SL_ERR_EXISTS ? SL_OK : status; // it was shipped to this store meanwhile
 }
@@ -390,14 +423,10 @@ static void note_silence(struct sl_disk *disk) {
     }
 }
 
-struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
-                                 int64_t deadline_ns, size_t *at_out) {
-    if (!disk || !answers(disk) || n_prefixes == 0) {
-        return NULL;
-    }
-    struct sl_stored *stored = NULL;
+// Takes the one turn to read the disk. False: another thread still reads at the deadline, or for silent_ms.
+static bool take_turn(struct sl_disk *disk, int64_t deadline_ns) {
     enum sl_status status = SL_OK;
-    pthread_mutex_lock(&disk->mutex);
+    SL_LOCKED(&disk->mutex);
     while (disk->recalling && status == SL_OK) {
         int64_t silent_ns = disk->recall_begin_ns + disk->config.silent_ms * SL_NS_PER_MS;
         status = sl_cond_wait_until(&disk->recalled, &disk->mutex, deadline_ns < silent_ns ? deadline_ns : silent_ns);
@@ -409,14 +438,40 @@ struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *p
     } else {
         note_silence(disk);
     }
-    pthread_mutex_unlock(&disk->mutex);
-    if (our_turn) {
-        stored = is_used(disk) ? recall(disk, prefixes, n_prefixes, at_out) : NULL; // it may have failed meanwhile
-        SL_LOCKED(&disk->mutex);
-        disk->recalling = disk->is_silent = false;
-        pthread_cond_signal(&disk->recalled);
+    return our_turn;
+}
+
+static void end_turn(struct sl_disk *disk) {
+    SL_LOCKED(&disk->mutex);
+    disk->recalling = disk->is_silent = false;
+    pthread_cond_signal(&disk->recalled);
+}
+
+struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
+                                 int64_t deadline_ns, size_t *at_out) {
+    if (!disk || !sl_disk_answers(disk) || n_prefixes == 0 || !take_turn(disk, deadline_ns)) {
+        return NULL;
     }
+    struct sl_stored *stored = is_used(disk) ? recall(disk, prefixes, n_prefixes, at_out) : NULL; // it may have failed
+    end_turn(disk);
     return stored;
+}
+
+enum sl_status sl_disk_read(struct sl_disk *disk, const struct sl_capsule_id *key, int64_t deadline_ns,
+                            struct sl_capsule_bytes *capsule_out, struct sl_error *err) {
+    SL_FAIL_IF(!disk || !sl_disk_answers(disk), err, SL_ERR_NOT_FOUND, "there is no disk that works");
+    SL_FAIL_IF(!take_turn(disk, deadline_ns), err, SL_ERR_DEADLINE, "the disk is still read for others");
+    struct sl_disk_entry found;
+    struct sl_capsule_keys keys = {.hashes = NULL};
+    bool is_there = is_used(disk) && sl_disk_folder_get(disk->folder, key, &found);
+    enum sl_status status =
+        is_there ? read_in(disk, &found, capsule_out, &keys, err) : sl_fail(err, SL_ERR_NOT_FOUND, "not on disk");
+    free(keys.hashes);
+    end_turn(disk);
+    if (status == SL_ERR_IO) {
+        give_up(disk, err);
+    }
+    return status;
 }
 
 // ---- life -----------------------------------------------------------------------------------------------------------
@@ -468,6 +523,18 @@ static void write_the_capsule_cache(struct sl_disk *disk) {
     free(keys);
 }
 
+// Writes what is in memory of the offers, and frees them.
+static void write_all(struct sl_disk *disk, struct offer *offers) {
+    while (offers) {
+        struct offer *next = offers->next;
+        if (disk->folder && is_used(disk) && in_time(disk) && is_in_memory(disk, &offers->key)) {
+            write_one(disk, &offers->key);
+        }
+        free(offers);
+        offers = next;
+    }
+}
+
 // Frees the offers. A capsule that was offered and written again since is kept.
 static void forget_all(struct sl_disk *disk, struct offer *offers) {
     while (offers) {
@@ -486,14 +553,17 @@ void sl_disk_close(struct sl_disk **disk_inout, int64_t deadline_ns) {
     SL_TAKE_OR_RETURN(disk, disk_inout);
     atomic_store(&disk->deadline_ns, deadline_ns);
     void *item;
-    struct offer *unwanted = NULL;
+    struct offer *unwanted = NULL, *others = NULL; // others: evicted, or segments of documents
     while (disk->offers && sl_queue_pop(disk->offers, 0, &item) == SL_OK) {
         struct offer *offer = item; // NULL: no request
         if (offer && offer->forget) {
             offer->next = unwanted;
             unwanted = offer;
+        } else if (offer && disk->has_writer && !sl_capsule_cache_has(disk->config.capsule_cache, &offer->key)) {
+            offer->next = others;
+            others = offer;
         } else {
-            free(offer); // it is in the capsule cache, or evicted
+            free(offer); // it is in the capsule cache
         }
     }
     if (disk->has_writer) {
@@ -501,6 +571,7 @@ void sl_disk_close(struct sl_disk **disk_inout, int64_t deadline_ns) {
         pthread_join(disk->writer, NULL);
         write_the_capsule_cache(disk);
     }
+    write_all(disk, others);
     forget_all(disk, unwanted);
     atomic_store(&disk->config.progress_counter->n_waiting, 0);
     sl_queue_destroy(&disk->offers);

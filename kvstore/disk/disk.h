@@ -25,6 +25,7 @@
 #pragma once
 
 #include "base/progress_counter.h"
+#include "kvstore/disk/index.h"
 #include "kvstore/memory/room.h"
 
 struct sl_disk;
@@ -41,6 +42,9 @@ struct sl_disk_config {
     struct sl_capsule_cache *capsule_cache;
     struct sl_room *room;
     struct sl_protected *protected; // capsules that are not evicted; outlives the disk. NULL: none
+    // Holds what is offered and is not in the capsule cache: segments of documents. NULL: it is not there. May be NULL.
+    struct sl_stored *(*hold_fn)(void *arg, const struct sl_capsule_id *key);
+    void *arg;
 };
 
 // Opens the folder. SL_ERR_INVALID, SL_ERR_IO, SL_ERR_PRECONDITION: it cannot be used; err names it and the remedy.
@@ -61,6 +65,11 @@ bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key);
 
 // Returns the bytes that this whole capsule takes on disk; 0: it is not there, or the disk is not used now. Never blocks.
 int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key);
+// Finds this whole capsule. False: as above.
+bool sl_disk_get(struct sl_disk *disk, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out);
+// Returns whether a capsule on disk begins with this prefix. Never blocks.
+bool sl_disk_has_prefix(struct sl_disk *disk, const struct sl_prefix *prefix);
+bool sl_disk_answers(struct sl_disk *disk); // false: it is not used now, or its thread is stalled
 
 // The disk's copy of a capsule that is in memory, as DiskCopy of proto/sluice/v1/worker.proto.
 enum sl_disk_copy { SL_DISK_NONE, SL_DISK_WAITING, SL_DISK_WRITTEN, SL_DISK_NO_ROOM, SL_DISK_FAILED };
@@ -79,6 +88,13 @@ enum sl_disk_copy sl_disk_keep(struct sl_disk *disk, struct sl_stored *stored);
  */
 struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
                                  int64_t deadline_ns, size_t *at_out);
+
+/*
+ * Reads this whole capsule into a block of the arena, and does not cache it; the caller owns *capsule_out. SL_ERR_NOT_FOUND:
+ * it is not there, or it was damaged and is removed. SL_ERR_EXHAUSTED: no room. SL_ERR_DEADLINE: as above. SL_ERR_IO.
+ */
+enum sl_status sl_disk_read(struct sl_disk *disk, const struct sl_capsule_id *key, int64_t deadline_ns,
+                            struct sl_capsule_bytes *capsule_out, struct sl_error *err);
 
 struct sl_disk_stats {
     int64_t n_capsules, bytes; // on disk

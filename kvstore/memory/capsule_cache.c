@@ -366,6 +366,10 @@ static void remove_pin(struct sl_capsule_cache *capsule_cache, struct sl_stored 
 }
 
 void sl_capsule_cache_unpin(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
+    if (stored->release_fn) {
+        stored->release_fn(stored);
+        return;
+    }
     SL_LOCKED(&capsule_cache->mutex);
     unlink_use(capsule_cache, stored);
     link_newest(capsule_cache, stored);
@@ -399,6 +403,10 @@ struct sl_stored *sl_capsule_cache_hold(struct sl_capsule_cache *capsule_cache, 
 }
 
 void sl_capsule_cache_release(struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
+    if (stored->release_fn) {
+        stored->release_fn(stored);
+        return;
+    }
     SL_LOCKED(&capsule_cache->mutex);
     remove_pin(capsule_cache, stored);
 }

@@ -49,11 +49,12 @@ struct sl_prefix {
 // Returns key i of a capsule of n_tokens: its prefixes for i < n_hashes, then the whole.
 struct sl_prefix sl_capsule_prefix(const struct sl_capsule_keys *keys, int64_t n_tokens, size_t i);
 
-// A cached capsule. Readable while pinned.
+// A cached capsule, or a segment of a document (kvstore/remote_kv/remote_kv_pins.h). Readable while pinned.
 struct sl_stored {
     struct sl_capsule_keys keys;
     int64_t n_tokens;
     struct sl_capsule_bytes capsule;
+    void (*release_fn)(struct sl_stored *stored); // of a segment: ends its use; NULL: of a capsule
     // Used by the capsule cache alone:
     int n_pins;
     bool is_forgotten; // not found any more: freed with its last pin

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/locked.h"
+#include "engine/offload/remote_kv/segment_head.h"
 
 struct sl_protected {
     pthread_mutex_t mutex;
@@ -54,8 +55,11 @@ bool sl_protected_has(struct sl_protected *set, const struct sl_capsule_id *id) 
     if (!set) {
         return false;
     }
+    uint32_t index;
+    const struct sl_capsule_id segments = sl_document_segments_of(id, &index);
     SL_LOCKED(&set->mutex);
-    return set->n_ids > 0 && bsearch(id, set->ids, set->n_ids, sizeof *id, by_bytes) != NULL;
+    return set->n_ids > 0 && (bsearch(id, set->ids, set->n_ids, sizeof *id, by_bytes) != NULL ||
+                              bsearch(&segments, set->ids, set->n_ids, sizeof *id, by_bytes) != NULL);
 }
 
 bool sl_protected_is_known(struct sl_protected *set) {

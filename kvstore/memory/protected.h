@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the capsules that a store does not evict: those of documents (coordinator/documents/documents.h).
+ * Purpose: the capsules that a store does not evict: those of documents (coordinator/documents/documents.h), and on disk the
+ *          segments of their offloaded layers, which the set names by one key a document
+ *          (engine/offload/remote_kv/segment_head.h).
  *
  * Design: the coordinator sends the whole set again and again, so a set that was lost with a process comes back. Memory
  *         and disk ask this table before they evict. A capsule may be in the set before it arrives. A store that has

@@ -38,41 +38,6 @@ struct sl_kv_segments {
     struct sl_kv_segments_stats stats; // without evictable_bytes
 };
 
-enum sl_status sl_kv_family_config(const struct sl_kv_family *family, int64_t begin, int64_t end,
-                                   struct sl_kv_segment_config *config_out, struct sl_error *err) {
-    struct sl_key_index_layout scan;
-    struct sl_page_layout work;
-    int32_t formats[] = {family->work, family->rows, family->scan};
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
-        SL_FAIL_IF(formats[i] < 0 || formats[i] >= SL_KV_N_FORMATS, err, SL_ERR_INVALID,
-                   "segment: format %d is not known", formats[i]);
-    }
-    SL_FAIL_IF(sl_kv_format_is_quantized((enum sl_kv_format)family->work) ||
-                   (family->rows != family->work && family->rows != SL_KV_INT8) ||
-                   (family->scan != family->work && family->scan != SL_KV_INT8 && family->scan != SL_KV_INT1) ||
-                   sl_page_layout_init(&work, (enum sl_kv_format)family->work, family->head_dim, 0, false) != SL_OK ||
-                   sl_key_index_layout_init(&scan, (enum sl_kv_format)family->scan, family->head_dim, SL_PAGE_SLOTS) !=
-                       SL_OK,
-               err, SL_ERR_INVALID,
-               "segment: head_dim %d, shipped as %s, rows as %s, key indexes as %s: pages are shipped in a float "
-               "format, rows are kept as shipped or in int8, key indexes as shipped, in int8 or in int1",
-               family->head_dim, sl_kv_format_name((enum sl_kv_format)family->work),
-               sl_kv_format_name((enum sl_kv_format)family->rows), sl_kv_format_name((enum sl_kv_format)family->scan));
-    SL_FAIL_IF(family->first_offloaded_head < 0 || family->n_offloaded_heads < 1 ||
-                   (int64_t)family->first_offloaded_head + family->n_offloaded_heads >
-                       (int64_t)SL_MAX_LAYERS * SL_MAX_HEADS,
-               err, SL_ERR_INVALID, "segment: %d offloaded heads from offloaded head %d on are out of bounds",
-               family->n_offloaded_heads, family->first_offloaded_head);
-    *config_out = (struct sl_kv_segment_config){.begin = begin,
-                                                .n_slots = (uint32_t)(end - begin),
-                                                .first_offloaded_head = family->first_offloaded_head,
-                                                .n_offloaded_heads = family->n_offloaded_heads,
-                                                .work = work,
-                                                .rows = (enum sl_kv_format)family->rows,
-                                                .scan = (enum sl_kv_format)family->scan};
-    return SL_OK;
-}
-
 struct sl_hash128 sl_prompt_hash_at(const struct sl_prompt_hashes *prompt, int64_t end) {
     return end % SL_PAGE_SLOTS == 0 ? prompt->prefixes[end / SL_PAGE_SLOTS - 1] : prompt->whole;
 }

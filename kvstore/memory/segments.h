@@ -16,19 +16,7 @@
 #pragma once
 
 #include "base/salted_hash.h"
-#include "engine/offload/remote_kv/remote_kv.h"
-
-// The properties that all segments of a remote KV share. Without padding: compared as bytes.
-struct sl_kv_family {
-    uint64_t model_fingerprint;
-    int32_t first_offloaded_head, n_offloaded_heads, head_dim;
-    int32_t work, rows, scan; // enum sl_kv_format
-};
-
-// Computes the configuration of the segment [begin, end) of a family. SL_ERR_INVALID: its formats or sizes are out of
-// bounds.
-enum sl_status sl_kv_family_config(const struct sl_kv_family *family, int64_t begin, int64_t end,
-                                   struct sl_kv_segment_config *config_out, struct sl_error *err);
+#include "engine/offload/remote_kv/segment_head.h"
 
 // A prompt, as hashes of its beginnings (engine/kvcache/capsule.h).
 struct sl_prompt_hashes {

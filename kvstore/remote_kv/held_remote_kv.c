@@ -77,7 +77,7 @@ enum sl_status sl_held_remote_kv_append(struct sl_held_remote_kv *held, struct s
 
 void sl_held_remote_kv_pin(struct sl_remote_kv_pins *pins, const struct sl_held_remote_kv *held) {
     if (pins && sl_remote_kv_n_tokens(held->remote_kv) == held->prompt.n_tokens) {
-        sl_remote_kv_pins_offer(pins, &held->capsule, &held->family, held->remote_kv);
+        sl_remote_kv_pins_offer(pins, &held->capsule, &held->family, &held->prompt, held->remote_kv);
     }
 }
 

@@ -131,6 +131,82 @@ def test_layers_have_room_beside_documents_that_are_on_disk():
         assert reused(made, cluster.answer(asking("gpl"))[0])
 
 
+def on_disk(folder):
+    """[names of files] that the store has on its disk."""
+    return sorted(name for name in os.listdir(folder) if name.startswith("capsule-"))
+
+
+def test_both_parts_are_on_the_disk_of_a_store_that_restarts():
+    with tempfile.TemporaryDirectory(prefix="sluice-layers-") as folder:
+        disk = os.path.join(folder, "disk")
+        with Cluster(worker_args={"kvstore": ["--disk", disk, "--disk-bytes", "256M"]}) as cluster:
+            for recipe in (TAILORKV, EXACT):
+                made, _ = add(cluster.channel, "gpl", recipe=recipe)
+                assert made.on_disk and made.not_on_disk == "", made
+                end = "Who may copy it, and how?"
+                wanted = {end: tokens(cluster.answer(asking("gpl", end))[1]) for end in (end, question()[1:])}
+                for end, answer in wanted.items():
+                    restart(cluster, "kvstore-0")
+                    finished, events = cluster.answer(asking("gpl", end))  # at once: it waits for the disk
+                    assert reused(made, finished) and tokens(events) == answer, (recipe, end, finished.statistics)
+                assert of(cluster.channel, "Get", "gpl").store == "kvstore-0"
+                files = on_disk(disk)
+                of(cluster.channel, "Delete", "gpl")
+                eventually(lambda: len(on_disk(disk)) < len(files) - 2, 10, "its segments are removed from the disk")
+            cluster.assert_clean()
+
+
+def test_a_full_disk_is_said_of_layers():
+    with tempfile.TemporaryDirectory(prefix="sluice-layers-") as folder, Cluster(
+            worker_args={"kvstore": ["--arena", "96M", "--disk", os.path.join(folder, "disk"), "--disk-bytes", "16M"]}) as cluster:
+        first, _ = add(cluster.channel, "first", recipe=EXACT)
+        assert first.on_disk and first.not_on_disk == "", first
+        second, _ = add(cluster.channel, "second", document(7000, seed=3), recipe=EXACT)
+        assert not second.on_disk and second.not_on_disk.startswith("the disk of kvstore-0 has no room for "), second
+        for made in (first, second):
+            assert reused(made, cluster.answer(asking(made.name))[0]), made
+
+
+def test_damaged_layers_are_read_again():
+    with tempfile.TemporaryDirectory(prefix="sluice-layers-") as folder:
+        disk = os.path.join(folder, "disk")
+        with Cluster(worker_args={"kvstore": ["--disk", disk, "--disk-bytes", "256M"]}) as cluster:
+            made, _ = add(cluster.channel, "gpl", recipe=EXACT)
+            wanted = tokens(cluster.answer(asking("gpl"))[1])
+            process = cluster.processes.pop("kvstore-0")
+            process.signal(signal.SIGKILL)
+            process.popen.wait(30)
+            largest = max((os.path.join(disk, name) for name in on_disk(disk)), key=os.path.getsize)
+            with open(largest, "r+b") as file:
+                file.seek(100000)
+                byte = file.read(1)
+                file.seek(100000)
+                file.write(bytes([byte[0] ^ 1]))
+            cluster.start_worker("kvstore-0")
+            cluster.wait_ready()
+            assert tokens(cluster.answer(asking("gpl"))[1]) == wanted  # the text is read, or what is missing of it
+            eventually(lambda: of(cluster.channel, "Get", "gpl").on_disk, 60, "the text was read again, and written")
+            finished, events = cluster.answer(asking("gpl"))
+            assert reused(made, finished) and tokens(events) == wanted, finished.statistics
+
+
+def test_a_document_is_deleted_while_it_comes_from_the_disk():
+    with tempfile.TemporaryDirectory(prefix="sluice-layers-") as folder:
+        disk = os.path.join(folder, "disk")
+        with Cluster(worker_args={"kvstore": ["--disk", disk, "--disk-bytes", "256M"]}) as cluster:
+            add(cluster.channel, "gpl", recipe=EXACT)
+            wanted = tokens(cluster.answer(asking("gpl"))[1])
+            restart(cluster, "kvstore-0")
+            asked = cluster.generate(asking("gpl"))
+            first = next(asked)  # the job has begun
+            of(cluster.channel, "Delete", "gpl")
+            assert tokens([first, *asked]) == wanted
+            assert names(cluster.channel) == []
+            cluster.assert_clean()
+            add(cluster.channel, "gpl", recipe=EXACT)
+            assert tokens(cluster.answer(asking("gpl"))[1]) == wanted
+
+
 def test_a_store_that_restarts_gets_both_parts_again():
     with Restarting() as cluster:
         made, _ = add(cluster.channel, "gpl", recipe=TAILORKV)

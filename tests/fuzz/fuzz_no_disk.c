@@ -20,6 +20,24 @@ int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *id) {
     return disk && id && false;
 }
 
+bool sl_disk_get(struct sl_disk *disk, const struct sl_capsule_id *id, struct sl_disk_entry *entry_out) {
+    return disk && id && entry_out && false;
+}
+
+bool sl_disk_has_prefix(struct sl_disk *disk, const struct sl_prefix *prefix) {
+    return disk && prefix && false;
+}
+
+bool sl_disk_answers(struct sl_disk *disk) {
+    return disk && false;
+}
+
+enum sl_status sl_disk_read(struct sl_disk *disk, const struct sl_capsule_id *id, int64_t deadline_ns,
+                            struct sl_capsule_bytes *capsule_out, struct sl_error *err) {
+    (void)disk, (void)id, (void)deadline_ns, (void)capsule_out;
+    return sl_fail(err, SL_ERR_NOT_FOUND, "no disk");
+}
+
 enum sl_disk_copy sl_disk_keep(struct sl_disk *disk, struct sl_stored *stored) {
     (void)disk, (void)stored;
     return SL_DISK_NONE;

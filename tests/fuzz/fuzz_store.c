@@ -511,8 +511,10 @@ static void open_store(uint8_t *memory) {
     sl_room_init(&kvstore.room, node->ledger, node->inbound, kvstore.capsule_cache, kvstore.segments);
     require(sl_pins_create(kvstore.capsule_cache, LEASE_MS, &kvstore.pins, &err) == SL_OK);
     require(sl_arrivals_create(&kvstore.room, NULL, &kvstore.arrivals, &err) == SL_OK);
-    require(sl_remote_kv_pins_create(kvstore.segments, ARENA_BYTES / SL_PROTECTED_SHARE, &kvstore.remote_kv_pins,
-                                     &err) == SL_OK);
+    require(sl_remote_kv_pins_create(kvstore.segments, ARENA_BYTES / SL_PROTECTED_SHARE, LEASE_MS,
+                                     &kvstore.remote_kv_pins, &err) == SL_OK);
+    struct sl_document_layers_config layers = {.pins = kvstore.remote_kv_pins, .room = &kvstore.room, .ops = &ops};
+    require(sl_document_layers_create(&layers, &kvstore.layers, &err) == SL_OK);
     struct sl_remote_kv_table_config remote_kvs = {
         &kvstore.room, &ops, NULL, LEASE_MS, NULL, (struct sl_fabric *)&kvstore, kvstore.remote_kv_pins};
     require(sl_remote_kv_table_create(&remote_kvs, &kvstore.remote_kvs, &err) == SL_OK);
@@ -533,6 +535,7 @@ static void close_store(void) {
     sl_arrivals_destroy(&kvstore.arrivals);
     sl_inbound_close(node->inbound);
     require(sl_inbound_count(node->inbound) == 0 && sl_ledger_promised_bytes(node->ledger) == 0);
+    sl_document_layers_destroy(&kvstore.layers);
     sl_remote_kv_pins_destroy(&kvstore.remote_kv_pins);
     sl_capsule_cache_destroy(&kvstore.capsule_cache);
     sl_protected_destroy(&kvstore.protected);

@@ -49,6 +49,9 @@ size_t sl_kv_segment_block_bytes(const struct sl_kv_segment_config *config);
 // the shipped block is there as well.
 size_t sl_kv_segment_bytes(const struct sl_kv_segment_config *config);
 
+// Returns the bytes of its kept pages alone; 0: as above.
+size_t sl_kv_segment_kept_bytes(const struct sl_kv_segment_config *config);
+
 struct sl_kv_segment;
 
 /*
@@ -59,6 +62,11 @@ struct sl_kv_segment;
 enum sl_status sl_kv_segment_create(const struct sl_kv_segment_config *config, const struct sl_ops *ops,
                                     struct sl_team *team, struct sl_arena *arena, void *block,
                                     struct sl_kv_segment **segment_out, struct sl_error *err);
+// Does the same with a block of sl_kv_segment_kept_bytes(): the pages of a segment that was built before, as
+// sl_kv_segment_pages() shows them. The result has the same bytes.
+enum sl_status sl_kv_segment_restore(const struct sl_kv_segment_config *config, const struct sl_ops *ops,
+                                     struct sl_team *team, struct sl_arena *arena, void *block,
+                                     struct sl_kv_segment **segment_out, struct sl_error *err);
 /*
  * Builds a segment in one process from the pages of a session that outlives it, kv[n_offloaded_heads]; the segment owns
  * only the key indexes.

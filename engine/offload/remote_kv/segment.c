@@ -69,6 +69,11 @@ size_t sl_kv_segment_block_bytes(const struct sl_kv_segment_config *config) {
     return measure(config, &s, NULL) == SL_OK ? (size_t)config->n_offloaded_heads * s.shipped_bytes : 0;
 }
 
+size_t sl_kv_segment_kept_bytes(const struct sl_kv_segment_config *config) {
+    struct shape s;
+    return measure(config, &s, NULL) == SL_OK ? (size_t)config->n_offloaded_heads * s.kept_bytes : 0;
+}
+
 size_t sl_kv_segment_bytes(const struct sl_kv_segment_config *config) {
     struct shape s;
     if (measure(config, &s, NULL) != SL_OK) {
@@ -158,21 +163,28 @@ static enum sl_status no_memory(const struct sl_kv_segment_config *config, struc
                    config->n_slots, (long long)config->begin, sl_kv_segment_bytes(config));
 }
 
-enum sl_status sl_kv_segment_create(const struct sl_kv_segment_config *config, const struct sl_ops *ops,
-                                    struct sl_team *team, struct sl_arena *arena, void *block,
-                                    struct sl_kv_segment **segment_out, struct sl_error *err) {
+// The tools that build a segment.
+struct tools {
+    const struct sl_ops *ops;
+    struct sl_team *team;
+    struct sl_arena *arena;
+};
+
+// Builds a segment from a block: of pages as shipped, or of kept ones.
+static enum sl_status build(const struct sl_kv_segment_config *config, const struct tools *tools, void *block,
+                            bool is_kept, struct sl_kv_segment **segment_out, struct sl_error *err) {
     struct shape shape;
     SL_TRY(measure(config, &shape, err));
-    struct sl_kv_segment *s = begin_segment(config, &shape, arena);
+    struct sl_kv_segment *s = begin_segment(config, &shape, tools->arena);
     if (s == NULL) {
         return no_memory(config, err);
     }
-    struct make_task task = {s, ops, NULL, shape.shipped_bytes};
+    struct make_task task = {s, tools->ops, NULL, shape.shipped_bytes};
     s->block = block;
     s->offloaded_head_bytes = shape.kept_bytes;
-    if (shape.n_packed > 0) {
+    if (shape.n_packed > 0 && !is_kept) {
         task.shipped = block;
-        s->block = sl_arena_alloc(arena, (size_t)config->n_offloaded_heads * shape.kept_bytes);
+        s->block = sl_arena_alloc(tools->arena, (size_t)config->n_offloaded_heads * shape.kept_bytes);
     }
     if (s->block == NULL || !table_pages(s, &shape)) {
         if (s->block == block) {
@@ -181,12 +193,24 @@ enum sl_status sl_kv_segment_create(const struct sl_kv_segment_config *config, c
         sl_kv_segment_unref(&s);
         return no_memory(config, err);
     }
-    sl_team_run(team, config->n_offloaded_heads, 1, make_offloaded_heads, &task);
+    sl_team_run(tools->team, config->n_offloaded_heads, 1, make_offloaded_heads, &task);
     if (task.shipped != NULL) {
-        sl_arena_free(arena, block);
+        sl_arena_free(tools->arena, block);
     }
     *segment_out = s;
     return SL_OK;
+}
+
+enum sl_status sl_kv_segment_create(const struct sl_kv_segment_config *config, const struct sl_ops *ops,
+                                    struct sl_team *team, struct sl_arena *arena, void *block,
+                                    struct sl_kv_segment **segment_out, struct sl_error *err) {
+    return build(config, &(struct tools){ops, team, arena}, block, false, segment_out, err);
+}
+
+enum sl_status sl_kv_segment_restore(const struct sl_kv_segment_config *config, const struct sl_ops *ops,
+                                     struct sl_team *team, struct sl_arena *arena, void *block,
+                                     struct sl_kv_segment **segment_out, struct sl_error *err) {
+    return build(config, &(struct tools){ops, team, arena}, block, true, segment_out, err);
 }
 
 enum sl_status sl_kv_segment_borrow(const struct sl_kv_segment_config *config, const struct sl_ops *ops,

@@ -99,7 +99,7 @@ static void test_documents_on_disk_need_no_memory(void **state) {
     assert_int_equal(sl_documents_begin(documents, two, at("kvstore-0", ARENA, disk_bytes), &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "half of its arena, 500 bytes, may be documents not on its disk; it holds one (400"));
     assert_non_null(strstr(err.text, "or give it a larger --arena"));
-    for (int disk = SLUICE__V1__DISK_COPY__DISK_COPY_WAITING; disk <= SLUICE__V1__DISK_COPY__DISK_COPY_PARTLY; disk++) {
+    for (int disk = SLUICE__V1__DISK_COPY__DISK_COPY_WAITING; disk <= SLUICE__V1__DISK_COPY__DISK_COPY_FAILED; disk++) {
         sl_documents_found(documents, one, "kvstore-0", 400, (Sluice__V1__DiskCopy)disk);
         assert_int_equal(sl_documents_check_room(documents, two, at("kvstore-0", ARENA, disk_bytes), &err),
                          disk == SLUICE__V1__DISK_COPY__DISK_COPY_WRITTEN ? SL_OK : SL_ERR_PRECONDITION);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "engine/offload/remote_kv/segment_head.h"
 #include "kvstore/memory/protected.h"
 
 static struct sl_capsule_id id_of(int i) {
@@ -46,6 +47,30 @@ static void test_protected_has_what_was_set_last(void **state) {
     assert_true(sl_protected_is_known(NULL));
 }
 
+// One key of the set stands for all segments of a document.
+static void test_protected_has_the_segments_of_a_document(void **state) {
+    (void)state;
+    struct sl_protected *protected = NULL;
+    assert_int_equal(sl_protected_create(0, &protected, NULL), SL_OK);
+    const struct sl_capsule_id capsule = id_of(1), segments = sl_document_segments_id(&capsule, 6, SL_KV_INT1),
+                               others = sl_document_segments_id(&capsule, 6, SL_KV_INT8);
+    struct sl_capsule_id *ids = malloc(sizeof *ids);
+    ids[0] = segments;
+    sl_protected_set(protected, ids, 1);
+    for (uint32_t i = 0; i < SL_MAX_DOCUMENT_SEGMENTS; i += 13107) {
+        uint32_t index;
+        const struct sl_capsule_id segment = sl_document_segment_id(&segments, i),
+                                   other = sl_document_segment_id(&others, i),
+                                   back = sl_document_segments_of(&segment, &index);
+        assert_true(sl_protected_has(protected, &segment));
+        assert_false(sl_protected_has(protected, &other));
+        assert_memory_equal(&back, &segments, sizeof back);
+        assert_int_equal(index, i);
+    }
+    assert_false(sl_protected_has(protected, &capsule));
+    sl_protected_destroy(&protected);
+}
+
 static void test_protected_is_unknown_until_it_is_set_or_for_a_while(void **state) {
     (void)state;
     struct sl_protected *protected = NULL;
@@ -63,6 +88,7 @@ static void test_protected_is_unknown_until_it_is_set_or_for_a_while(void **stat
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_protected_has_what_was_set_last),
+        cmocka_unit_test(test_protected_has_the_segments_of_a_document),
         cmocka_unit_test(test_protected_is_unknown_until_it_is_set_or_for_a_while),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
 #define KEEP_MS     60000
 #define N_TOKENS    300
 #define NO_MERCY    INT64_MAX
+#define PARTIAL_MS  60000
 
 struct fixture {
     void *memory;
@@ -31,12 +32,12 @@ static struct sl_kv_family all_heads(void) {
 static const struct sl_capsule_id a = {1, 2, {{3}}}, b = {1, 2, {{4}}};
 
 static struct sl_document_remote_kv document(const struct sl_capsule_id *capsule) {
-    return (struct sl_document_remote_kv){*capsule, test_family.n_offloaded_heads, test_family.scan};
+    return (struct sl_document_remote_kv){*capsule, N_TOKENS, test_family.n_offloaded_heads, test_family.scan};
 }
 
 static void open_pins(struct fixture *fixture, size_t max_bytes) {
     sl_remote_kv_pins_destroy(&fixture->pins);
-    assert_int_equal(sl_remote_kv_pins_create(fixture->segments, max_bytes, &fixture->pins, NULL), SL_OK);
+    assert_int_equal(sl_remote_kv_pins_create(fixture->segments, max_bytes, PARTIAL_MS, &fixture->pins, NULL), SL_OK);
 }
 
 static int setup(void **state) {
@@ -110,14 +111,14 @@ static void test_pins_keep_a_documents_segments(void **state) {
     const struct sl_document_remote_kv both[] = {document(&b), document(&a), document(&a)}; // two share a capsule
     struct sl_remote_kv *remote_kv = make_remote_kv(fixture, &family);
     size_t bytes = stats_of(fixture).bytes;
-    sl_remote_kv_pins_offer(fixture->pins, &a, &family, remote_kv); // of no document yet
+    sl_remote_kv_pins_offer(fixture->pins, &a, &family, &fixture->prompt.hashes, remote_kv); // of no document yet
     assert_int_equal(pinned(fixture, &a), 0);
     name(fixture, both, 3);
     assert_int_equal(pinned(fixture, &a), 0);
-    sl_remote_kv_pins_offer(fixture->pins, &a, &family, remote_kv);
+    sl_remote_kv_pins_offer(fixture->pins, &a, &family, &fixture->prompt.hashes, remote_kv);
     assert_int_equal(pinned(fixture, &a), bytes);
     assert_int_equal(pinned(fixture, &b), 0);
-    sl_remote_kv_pins_offer(fixture->pins, &a, &family, remote_kv); // again: counted once
+    sl_remote_kv_pins_offer(fixture->pins, &a, &family, &fixture->prompt.hashes, remote_kv); // again: counted once
     end(fixture, &family, &remote_kv);
     for (int round = 0; round < 2; round++) { // the coordinator repeats itself
         name(fixture, both, 3);
@@ -144,7 +145,7 @@ static void test_pins_take_only_what_a_document_needs(void **state) {
     const struct sl_kv_family *others[] = {&less, &signs, &test_family}; // test_family has the right number of others
     for (int i = 0; i < 3; i++) {
         struct sl_remote_kv *remote_kv = make_remote_kv(fixture, others[i]);
-        sl_remote_kv_pins_offer(fixture->pins, &a, others[i], remote_kv);
+        sl_remote_kv_pins_offer(fixture->pins, &a, others[i], &fixture->prompt.hashes, remote_kv);
         assert_int_equal(pinned(fixture, &a), 0);
         end(fixture, others[i], &remote_kv);
     }
@@ -160,29 +161,29 @@ static void test_pins_are_bounded(void **state) {
     for (int more = 0; more < 2; more++) {
         open_pins(fixture, 2 * bytes - 1 + (size_t)more);
         name(fixture, both, 2);
-        sl_remote_kv_pins_offer(fixture->pins, &a, &family, remote_kv);
-        sl_remote_kv_pins_offer(fixture->pins, &b, &family, remote_kv);
+        sl_remote_kv_pins_offer(fixture->pins, &a, &family, &fixture->prompt.hashes, remote_kv);
+        sl_remote_kv_pins_offer(fixture->pins, &b, &family, &fixture->prompt.hashes, remote_kv);
         assert_int_equal(pinned(fixture, &a), bytes);
         assert_int_equal(pinned(fixture, &b), more ? bytes : 0);
     }
     open_pins(fixture, 2 * bytes - 1);
     name(fixture, both, 2);
-    sl_remote_kv_pins_offer(fixture->pins, &a, &family, remote_kv);
+    sl_remote_kv_pins_offer(fixture->pins, &a, &family, &fixture->prompt.hashes, remote_kv);
     name(fixture, &both[1], 1); // the room of the first
-    sl_remote_kv_pins_offer(fixture->pins, &b, &family, remote_kv);
+    sl_remote_kv_pins_offer(fixture->pins, &b, &family, &fixture->prompt.hashes, remote_kv);
     assert_int_equal(pinned(fixture, &b), bytes);
     open_pins(fixture, 2 * bytes);
     for (size_t more = 1; more < 2; more--) { // capsules take all but the segments' bytes, with one too many at first
         fixture->capsule_bytes = bytes + more;
         name(fixture, both, 2);
-        sl_remote_kv_pins_offer(fixture->pins, &a, &family, remote_kv);
+        sl_remote_kv_pins_offer(fixture->pins, &a, &family, &fixture->prompt.hashes, remote_kv);
         assert_int_equal(pinned(fixture, &a), more ? 0 : bytes);
     }
     fixture->capsule_bytes = 3 * bytes; // what is pinned stays
     uint64_t n_warnings = sl_log_lines(SL_LOG_WARN);
     for (int i = 0; i < 3; i++) { // each question offers it
         name(fixture, both, 2);
-        sl_remote_kv_pins_offer(fixture->pins, &b, &family, remote_kv);
+        sl_remote_kv_pins_offer(fixture->pins, &b, &family, &fixture->prompt.hashes, remote_kv);
         assert_int_equal(pinned(fixture, &a), bytes);
         assert_int_equal(pinned(fixture, &b), 0);
     }
@@ -198,7 +199,7 @@ static void test_segments_of_a_removed_document_end_with_their_last_use(void **s
     name(fixture, &one, 1);
     struct sl_remote_kv *first = make_remote_kv(fixture, &family), *second = make_remote_kv(fixture, &family);
     assert_int_equal(stats_of(fixture).n_segments, 2); // shared
-    sl_remote_kv_pins_offer(fixture->pins, &a, &family, first);
+    sl_remote_kv_pins_offer(fixture->pins, &a, &family, &fixture->prompt.hashes, first);
     name(fixture, NULL, 0);
     assert_int_equal(stats_of(fixture).n_segments, 2);
     end(fixture, &family, &second);
