@@ -68,9 +68,9 @@ static const struct sl_option options[] = {
      "none: they are ignored",
      FIELD(generation_config)},
     {"routing", 0, SL_OPTION_STRING, "affinity", "POLICY",
-     "how workers are chosen. affinity: the fewest tokens to read: those in line, and those of the prompt that the "
-     "worker has not read before; deadline: of the workers that read in time, the one that has read most of the "
-     "prompt; least-loaded: the fewest tokens in line; round-robin: the fewest jobs so far",
+     "how workers are chosen. affinity: where the prompt and those in line wait least for each other; deadline: of the "
+     "workers that read in time, the one that has read most of the prompt; least-loaded: the fewest tokens in line; "
+     "round-robin: the fewest jobs so far",
      FIELD(routing)},
     {"rebalance", 0, SL_OPTION_DURATION, "0s", "TIME",
      "let `sluice-decode --aggregated` workers either read or write, and change one of them, by drain, where one role "

@@ -328,7 +328,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
     if (claim.is_here) {
         need = sl_here_need(&claim.demand);
         claim.demand.decode_bytes = need.bytes;
-        here_tokens = demand->n_prefill_tokens;
+        here_tokens = claim.line_tokens;
     }
     need.bytes += base_bytes;
     sl_worker_claim(claim.decode, need, here_tokens);
@@ -338,7 +338,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
         sl_affinity_put(admission->affinity, &key, 1, worker); // each worker that holds it has an entry
     }
     if (claim.prefill != NULL && !claim.is_here) {
-        sl_worker_claim(claim.prefill, sl_prefill_need(demand), demand->n_prefill_tokens);
+        sl_worker_claim(claim.prefill, sl_prefill_need(demand), claim.line_tokens);
         sl_worker_await(claim.decode, 1);
         admission->stats.claimed_bytes += demand->prefill_bytes;
     }
@@ -417,11 +417,10 @@ struct sl_queue_place *sl_admission_first(struct sl_admission *admission) {
 static void give_back_prefill(struct sl_admission *admission, struct sl_claim *claim) {
     count_reading(claim, -1);
     if (claim->prefill != NULL && claim->is_here) { // the one worker of both
-        sl_worker_unclaim_reading(claim->decode, sl_here_need(&claim->demand).staging_bytes,
-                                  claim->demand.n_prefill_tokens);
+        sl_worker_unclaim_reading(claim->decode, sl_here_need(&claim->demand).staging_bytes, claim->line_tokens);
     } else if (claim->prefill != NULL) {
         sl_worker_await(claim->decode, -1);
-        sl_worker_unclaim(claim->prefill, sl_prefill_need(&claim->demand), claim->demand.n_prefill_tokens);
+        sl_worker_unclaim(claim->prefill, sl_prefill_need(&claim->demand), claim->line_tokens);
         sl_worker_unclaim_reading(claim->decode, sl_decode_need(&claim->demand).staging_bytes, 0); // the capsule came
         admission->stats.claimed_bytes -= claim->demand.prefill_bytes;
     }

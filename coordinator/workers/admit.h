@@ -85,6 +85,7 @@ struct sl_queue_place {
 struct sl_claim {
     struct sl_worker *prefill; // NULL when there is nothing to prefill, or no more
     struct sl_worker *decode;
+    int64_t line_tokens;          // that are to be read: probably no store has them
     bool is_here;                 // both are one worker, which reads the prompt and writes the answer
     char why[SL_PLACE_WHY_BYTES]; // why the prompt is read there; "" where there was no choice
     struct sl_queue_place *place; // the claim's place, which outlives it

@@ -80,10 +80,8 @@ static struct sl_route_ask ask_of(const struct sl_admission *admission, const st
                                   struct sl_route_need need) {
     double left_tokens = (double)sl_deadline_left_ms(spec->deadline_ns) / 1000 * admission->rates.tokens_per_s;
     bool is_known = spec->deadline_ns > 0 && admission->rates.tokens_per_s > 0 && left_tokens < 1e15;
-    return (struct sl_route_ask){.policy = admission->policy,
-                                 .need = need,
-                                 .n_tokens = spec->demand->n_prefill_tokens,
-                                 .budget_tokens = is_known ? (int64_t)left_tokens : INT64_MAX};
+    return (struct sl_route_ask){
+        .policy = admission->policy, .need = need, .budget_tokens = is_known ? (int64_t)left_tokens : INT64_MAX};
 }
 
 static void mark_avoided(struct sl_worker_set *set, const struct sl_avoid *avoid) {
@@ -149,7 +147,8 @@ enum sl_status sl_choose_decode(struct sl_admission *admission, const struct sl_
     return status;
 }
 
-// Notes in the snapshot which worker has read how much of the prompt before. Returns how much.
+// Notes in the snapshot which worker has read how much of the prompt before. Returns the tokens that are to be read: what any worker has
+// read is in a store, if there is one.
 static int64_t see_readers(struct sl_admission *admission, const struct sl_claim_spec *spec) {
     struct sl_worker_set *set = &admission->set;
     uint64_t reader;
@@ -159,21 +158,23 @@ static int64_t see_readers(struct sl_admission *admission, const struct sl_claim
             set->views[i].matched_tokens = n_blocks * SL_PREFIX_BLOCK;
         }
     }
-    return n_blocks * SL_PREFIX_BLOCK;
+    bool is_stored = n_blocks > 0 && sl_registry_is_served(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE);
+    int64_t unread = spec->demand->n_prefill_tokens - (is_stored ? n_blocks * SL_PREFIX_BLOCK : 0);
+    return unread > 0 ? unread : 0;
 }
 
-// Describes the worker to sl_place_is_here(). What another worker has read before is in a store.
-static struct sl_place_offer offer_of(const struct sl_route_view *view, int64_t n_tokens, int64_t n_read) {
+// Describes the worker to sl_place_is_here().
+static struct sl_place_offer offer_of(const struct sl_route_view *view, int64_t unread_tokens) {
     return (struct sl_place_offer){.possible = true,
-                                   .unread_tokens = n_tokens > n_read ? n_tokens - n_read : 0,
+                                   .unread_tokens = unread_tokens,
                                    .line_tokens = view->claimed_tokens,
                                    .other_jobs = view->jobs};
 }
 
 // Chooses a prefill worker, or with `here` one that reads and writes. SL_ERR_PEER_LOST: there is none.
-static enum sl_status choose_reader(struct sl_admission *admission, const struct sl_claim_spec *spec, bool here,
-                                    struct sl_worker **worker_out, struct sl_place_offer *offer_out,
-                                    struct sl_error *err) {
+static enum sl_status choose_reader(struct sl_admission *admission, const struct sl_claim_spec *spec,
+                                    struct sl_claim *claim, bool here, struct sl_worker **worker_out,
+                                    struct sl_place_offer *offer_out, struct sl_error *err) {
     const struct sl_demand *demand = spec->demand;
     struct sl_worker_set *set = &admission->set;
     if (here) {
@@ -182,13 +183,14 @@ static enum sl_status choose_reader(struct sl_admission *admission, const struct
         sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, set);
     }
     mark_avoided(set, spec->avoid);
-    int64_t n_read = see_readers(admission, spec);
-    const struct sl_route_ask ask = ask_of(admission, spec, here ? sl_here_need(demand) : sl_prefill_need(demand));
+    struct sl_route_ask ask = ask_of(admission, spec, here ? sl_here_need(demand) : sl_prefill_need(demand));
+    claim->line_tokens = ask.n_tokens = see_readers(admission, spec);
+    sl_worker_set_delays(set, ask.n_tokens);
     int i = here ? sl_route_here(set->views, set->n, &ask) : sl_route_prefill(set->views, set->n, &ask);
     enum sl_status status = i < 0 ? no_worker(set, here ? "aggregated" : "prefill", ask.need, err) : SL_OK;
     if (status == SL_OK) {
         *worker_out = sl_worker_ref(set->workers[i]);
-        *offer_out = offer_of(&set->views[i], demand->n_prefill_tokens, n_read);
+        *offer_out = offer_of(&set->views[i], ask.n_tokens);
         offer_out->ship_bytes = here ? 0 : demand->capsule_bytes;
     }
     sl_worker_set_release(set);
@@ -214,10 +216,10 @@ enum sl_status sl_choose_places(struct sl_admission *admission, const struct sl_
     struct sl_place_offer here_offer = {0}, there_offer = {0};
     struct sl_error here_err = {0}, there_err = {0};
     struct sl_worker *here = NULL;
-    enum sl_status at_here = choose_reader(admission, spec, true, &here, &here_offer, &here_err);
+    enum sl_status at_here = choose_reader(admission, spec, claim, true, &here, &here_offer, &here_err);
     enum sl_status at_there = sl_choose_decode(admission, spec, claim, &there_err);
     if (at_there == SL_OK) {
-        at_there = choose_reader(admission, spec, false, &claim->prefill, &there_offer, &there_err);
+        at_there = choose_reader(admission, spec, claim, false, &claim->prefill, &there_offer, &there_err);
         note_short(admission, claim, SL_READING, at_there);
     }
     if (at_here != SL_OK && at_there != SL_OK) {

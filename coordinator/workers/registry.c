@@ -57,11 +57,39 @@ void sl_worker_unref(struct sl_worker **worker_in) {
     }
 }
 
+static int class_of(int64_t tokens) {
+    int i = 0;
+    while (i < SL_LINE_CLASSES - 1 && tokens >> (i + 1) > 0) {
+        i++;
+    }
+    return i;
+}
+
+// Adds a prompt of so many tokens (0: none is read), or takes it out. Called under the lock.
+static void count_prompt(struct sl_worker *worker, int64_t tokens, int n) {
+    if (tokens > 0) {
+        worker->line.n[class_of(tokens)] += n;
+        worker->line.tokens[class_of(tokens)] += n * tokens;
+        worker->claimed_tokens += n * tokens;
+    }
+}
+
+// Returns the sum of the least of the prompt's tokens and those of each prompt in line; of its own class, nearly. Called under the lock.
+static int64_t delay_of(const struct sl_worker *worker, int64_t tokens) {
+    int own = class_of(tokens);
+    int64_t delay = 0;
+    for (int i = 0; i < SL_LINE_CLASSES && worker->claimed_tokens > 0; i++) {
+        int64_t sum = worker->line.tokens[i], wait = worker->line.n[i] * tokens;
+        delay += i < own || (i == own && sum < wait) ? sum : wait;
+    }
+    return delay;
+}
+
 void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens) {
     SL_LOCKED(&worker->registry->mutex);
     worker->claimed_bytes += need.bytes;
     worker->claimed_staging_bytes += need.staging_bytes;
-    worker->claimed_tokens += tokens;
+    count_prompt(worker, tokens, 1);
     worker->jobs++;
     worker->jobs_ever++;
 }
@@ -70,7 +98,7 @@ void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int6
     SL_LOCKED(&worker->registry->mutex);
     worker->claimed_bytes -= need.bytes;
     worker->claimed_staging_bytes -= need.staging_bytes;
-    worker->claimed_tokens -= tokens;
+    count_prompt(worker, tokens, -1);
     worker->jobs--;
     assert(worker->claimed_bytes >= 0 && worker->claimed_staging_bytes >= 0 && worker->claimed_tokens >= 0 &&
            worker->jobs >= 0);
@@ -79,7 +107,7 @@ void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int6
 void sl_worker_unclaim_reading(struct sl_worker *worker, int64_t staging_bytes, int64_t tokens) {
     SL_LOCKED(&worker->registry->mutex);
     worker->claimed_staging_bytes -= staging_bytes;
-    worker->claimed_tokens -= tokens;
+    count_prompt(worker, tokens, -1);
     assert(worker->claimed_staging_bytes >= 0 && worker->claimed_tokens >= 0);
 }
 
@@ -451,6 +479,16 @@ void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole r
     describe(registry, role, set_out);
     for (int i = 0; i < set_out->n; i++) {
         set_out->workers[i]->refs++;
+    }
+}
+
+void sl_worker_set_delays(struct sl_worker_set *set, int64_t n_tokens) {
+    struct sl_registry *registry = set->n > 0 ? set->workers[0]->registry : NULL;
+    if (registry != NULL) {
+        SL_LOCKED(&registry->mutex);
+        for (int i = 0; i < set->n; i++) {
+            set->views[i].delay_tokens = delay_of(set->workers[i], n_tokens);
+        }
     }
 }
 

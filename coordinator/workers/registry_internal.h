@@ -8,6 +8,13 @@
 #include "coordinator/workers/rebalance.h"
 #include "coordinator/workers/registry.h"
 
+#define SL_LINE_CLASSES 32
+
+// The prompts that a worker is still to read, in classes: class i has those of 2^i tokens and more.
+struct sl_reading_line {
+    int64_t n[SL_LINE_CLASSES], tokens[SL_LINE_CLASSES];
+};
+
 struct sl_worker {
     struct sl_registry *registry; // its mutex guards what is not constant
     // Constant.
@@ -30,6 +37,7 @@ struct sl_worker {
     int64_t still_ns;            // without progress, though there is work
     Sluice__V1__WorkerLoad load; // as last reported
     int64_t claimed_bytes, claimed_staging_bytes, claimed_tokens, jobs_ever;
+    struct sl_reading_line line;
     int jobs, awaited; // awaited: of the jobs, those whose prompts other workers still read
 };
 

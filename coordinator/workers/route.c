@@ -28,8 +28,11 @@ static bool can_take(const struct sl_route_view *view, bool no_avoided, struct s
            has_room(view, need, view->claimed_bytes, view->claimed_staging_bytes);
 }
 
-// Compares workers of equal cost: fewer jobs now, then fewer ever, then the name.
+// Compares workers of equal cost: more of the prompt read before, fewer jobs now, then fewer ever, then the name.
 static bool ties_before(const struct sl_route_view *a, const struct sl_route_view *b) {
+    if (a->matched_tokens != b->matched_tokens) {
+        return a->matched_tokens > b->matched_tokens;
+    }
     if (a->jobs != b->jobs) {
         return a->jobs < b->jobs;
     }
@@ -41,13 +44,9 @@ static bool ties_before(const struct sl_route_view *a, const struct sl_route_vie
 
 // ---- policies ---------------------------------------------------------------------------------------------------
 
-static int64_t unread_tokens(const struct sl_route_view *view, int64_t n_tokens) {
-    return n_tokens > view->matched_tokens ? n_tokens - view->matched_tokens : 0;
-}
-
 static double affinity_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
     (void)budget_tokens;
-    return (double)view->claimed_tokens + (double)unread_tokens(view, n_tokens);
+    return (double)view->delay_tokens + (double)n_tokens;
 }
 
 // Counts what the worker holds of the need neither as a need nor as a claim of other jobs.
@@ -56,11 +55,10 @@ static double affinity_write(const struct sl_route_view *view, int64_t need_byte
     return ((double)others_bytes + (double)more_bytes) / (double)(view->capacity_bytes + 1);
 }
 
-// Reads as little as possible where that is in time: a worker that has the prefix may have a longer line.
+// Workers that read in time are equal.
 static double deadline_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
-    const double all = affinity_read(view, n_tokens, 0), unread = (double)unread_tokens(view, n_tokens);
-    const double most = (double)budget_tokens;
-    return budget_tokens < INT64_MAX && all <= most ? unread : all <= most ? all : all + most;
+    const int64_t all = view->claimed_tokens + n_tokens;
+    return budget_tokens == INT64_MAX ? affinity_read(view, n_tokens, 0) : all <= budget_tokens ? 0 : (double)all;
 }
 
 static double least_loaded_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
@@ -87,9 +85,9 @@ static double round_robin_write(const struct sl_route_view *view, int64_t need_b
 
 // To add one: a row, and a case in tests/unit/coordinator/workers/test_route.c that tells it apart.
 const struct sl_route_policy sl_route_policies[] = {
-    {"affinity", "the fewest tokens to read, those in line included; the least full decode worker", affinity_read,
-     affinity_write},
-    {"deadline", "of the workers that read in time, the one with most of the prompt; as affinity otherwise",
+    {"affinity", "where this prompt and those in line wait least for each other; the least full decode worker",
+     affinity_read, affinity_write},
+    {"deadline", "of the workers that read in time, the one that has read most of the prompt; else the shortest line",
      deadline_read, affinity_write},
     {"least-loaded", "the fewest tokens in line; the fewest bytes in use", least_loaded_read, least_loaded_write},
     {"round-robin", "the fewest jobs so far", round_robin_read, round_robin_write},

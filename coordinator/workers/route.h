@@ -3,10 +3,12 @@
  * Purpose: chooses workers. Pure functions over a snapshot of the workers: the same snapshot gives the same answer.
  *
  * Design: read, here, write   the worker of least cost by the policy of the cluster (sl_route_policies, in route.c). Policy
- *                   affinity reads where least is to be read: tokens already promised to the worker, plus the tokens of this
- *                   prompt that it has not seen (prefill/schedule.h orders them). Both terms are in tokens, so neither needs a
- *                   weight, and a worker with a popular prefix stops being attractive when its line is longer than the
- *                   prefix. It writes where the arena will be the least full; a worker that holds the capsule of the job's
+ *                   affinity reads where prompts wait least for each other. Workers read the shortest prompt first
+ *                   (prefill/schedule.h), so of two prompts the longer one waits for the shorter one:
+ *
+ *                       delay    sum over the prompts in line of min(tokens of that prompt, tokens of this one)
+ *
+ *                   Tokens that a store probably has are not read, by no worker, and count nowhere. It writes where the arena will be the least full; a worker that holds the capsule of the job's
  *                   document needs less. "Here" is a decode worker that reads prompts, too; what it reads counts twice
  *                   while it runs other jobs, because it gives them half of its time.
  *         store     rendezvous hashing: prompts with the same beginning meet in the same store, and when a store comes
@@ -14,7 +16,7 @@
  *         shares    the stores in the order of the same hashing, so that prompts with the same beginning meet here too:
  *                   as many offloaded heads to each as it has room for; a second replica only in stores that the first
  *                   left alone.
- *         Ties go to the worker that was given the fewest jobs so far, so that an idle cluster takes turns.
+ *         Ties go to the worker that has read the prompt before, then to the one that was given the fewest jobs so far, so that an idle cluster takes turns.
  */
 #pragma once
 
@@ -34,7 +36,8 @@ struct sl_route_view {
     int64_t staging_bytes;  // memory for what travels, where it is not the arena's; 0: it is
     int64_t claimed_staging_bytes;
     int64_t claimed_tokens; // still to be read (prefill)
-    int64_t matched_tokens; // of this job's prompt that it has read before (prefill)
+    int64_t delay_tokens;   // of this prompt's wait for others in line, and of theirs for it (prefill)
+    int64_t matched_tokens; // of this job's prompt that it has read before: of equal workers, it is preferred (prefill)
     int64_t shared_bytes;   // of this job's need that it has claimed for running jobs that share them (decode)
     int64_t held_bytes;     // of this job's need that it probably has, claimed or not: preferred (decode)
     int jobs, max_jobs;     // admitted to it now
@@ -61,7 +64,7 @@ enum sl_status sl_route_policy_find(const char *name, const struct sl_route_poli
 struct sl_route_ask {
     const struct sl_route_policy *policy;
     struct sl_route_need need;
-    int64_t n_tokens, budget_tokens; // of the prompt; as above
+    int64_t n_tokens, budget_tokens; // of the prompt, to be read; as above
 };
 
 // All return an index, or -1 when no worker can take the job now.

@@ -357,6 +357,46 @@ static void test_registry_drain_and_suspicion_stop_new_jobs(void **state) {
     sl_registry_destroy(&registry);
 }
 
+// The longer one of two prompts in a line waits for the shorter one, whose tokens are the delay.
+static void test_registry_knows_the_delay_of_a_prompt(void **state) {
+    (void)state;
+    struct sl_registry *registry = make();
+    struct sl_worker_set *set = calloc(1, sizeof *set);
+    const struct sl_route_need none = {0};
+    struct sl_error err;
+    Sluice__V1__WorkerInfo info = worker_info("prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL, 1);
+    assert_non_null(set);
+    assert_int_equal(sl_registry_register(registry, &info, 0, &err), SL_OK);
+    struct sl_worker *worker = only_worker(registry, SLUICE__V1__WORKER_ROLE__PREFILL);
+    const int64_t line[] = {100000, 500, 1, 0, 500};
+    const struct {
+        int64_t tokens, delay, without_first;
+    } expected[] = {{0, 0, 0},         {1, 4, 3},          {300, 901, 601},
+                    {500, 1501, 1001}, {8000, 9001, 1001}, {300000, 101001, 1001}};
+    for (int i = 0; i < 5; i++) {
+        sl_worker_claim(worker, none, line[i]);
+    }
+    for (int without = 0; without < 2; without++) {
+        for (int i = 0; i < 6; i++) {
+            sl_registry_snapshot(registry, SLUICE__V1__WORKER_ROLE__PREFILL, set);
+            sl_worker_set_delays(set, expected[i].tokens);
+            assert_int_equal(set->views[0].delay_tokens, without ? expected[i].without_first : expected[i].delay);
+            assert_int_equal(set->views[0].claimed_tokens, without ? 1001 : 101001);
+            sl_worker_set_release(set);
+        }
+        if (!without) {
+            sl_worker_unclaim(worker, none, line[0]);
+        }
+    }
+    sl_worker_set_delays(set, 1); // of no workers
+    for (int i = 1; i < 5; i++) {
+        sl_worker_unclaim(worker, none, line[i]);
+    }
+    sl_worker_unref(&worker);
+    free(set);
+    sl_registry_destroy(&registry);
+}
+
 static void test_registry_is_bounded_and_forgets_the_lost(void **state) {
     (void)state;
     struct sl_registry *registry = make();
@@ -409,6 +449,7 @@ int main(void) {
         cmocka_unit_test(test_registry_learns_of_drains_from_beats),
         cmocka_unit_test(test_registry_drain_and_suspicion_stop_new_jobs),
         cmocka_unit_test(test_registry_late_workers_take_turns),
+        cmocka_unit_test(test_registry_knows_the_delay_of_a_prompt),
         cmocka_unit_test(test_registry_is_bounded_and_forgets_the_lost),
     };
     return cmocka_run_group_tests(tests, start_rpc, stop_rpc);

@@ -52,18 +52,19 @@ static void test_policies_differ(void **state) {
     struct sl_route_view views[N];
     idle_cluster(views);
     for (int i = 0; i < N; i++) {
-        views[i].claimed_tokens = 1000 + i;
+        views[i].claimed_tokens = views[i].delay_tokens = 1000 + i;
         views[i].jobs_ever = 10 - i;
         views[i].claimed_bytes = 100 + i;
     }
-    views[5].matched_tokens = 900; // the prefix, and a line that is longer by 400
-    views[5].claimed_tokens = 1400;
-    assert_int_equal(prefill_by("affinity", views, 1000, INT64_MAX), 5);
-    views[5].claimed_tokens = 1950; // now the line is longer than the prefix
-    assert_int_equal(prefill_by("affinity", views, 1000, 5000), 0);
-    assert_int_equal(prefill_by("deadline", views, 1000, 5000), 5); // in time: 1950 + 100 tokens
-    assert_int_equal(prefill_by("deadline", views, 1000, 1950), 0); // none is: the first to be done
-    assert_int_equal(prefill_by("deadline", views, 1000, INT64_MAX), 0);
+    views[5].claimed_tokens = 1950; // the longest line, of prompts that are longer than this one
+    views[5].delay_tokens = 900;
+    assert_int_equal(prefill_by("affinity", views, 1000, 5000), 5);
+    assert_int_equal(prefill_by("deadline", views, 1000, INT64_MAX), 5);
+    views[6].matched_tokens = 64;
+    assert_int_equal(prefill_by("affinity", views, 1000, 5000), 5); // what it has read before is in a store, for all
+    assert_int_equal(prefill_by("deadline", views, 1000, 5000), 6); // all are in time
+    assert_int_equal(prefill_by("deadline", views, 1000, 2002), N - 1 - 5); // 0, 1 and 2 are, and 2 had the fewest jobs
+    assert_int_equal(prefill_by("deadline", views, 1000, 1950), 0);         // none is: the first to be done
     assert_int_equal(prefill_by("least-loaded", views, 1000, 5000), 0);
     assert_int_equal(prefill_by("round-robin", views, 1000, 5000), N - 1);
 
@@ -100,9 +101,8 @@ static void test_prefill_same_inputs_same_answer(void **state) {
     (void)state;
     struct sl_route_view views[N], reversed[N];
     idle_cluster(views);
-    views[3].claimed_tokens = views[5].claimed_tokens = 0;
     for (int i = 0; i < N; i++) {
-        views[i].claimed_tokens = i == 3 || i == 5 ? 0 : 50;
+        views[i].delay_tokens = i == 3 || i == 5 ? 0 : 50;
         reversed[N - 1 - i] = views[i];
     }
     int a = prefill(views, 100, arena(10));
@@ -111,13 +111,13 @@ static void test_prefill_same_inputs_same_answer(void **state) {
     assert_string_equal(views[a].name, reversed[b].name); // the order of the snapshot does not matter
 }
 
-static void test_prefill_prefers_who_has_read_the_prefix(void **state) {
+static void test_prefill_of_equal_workers_prefers_who_has_read_the_prefix(void **state) {
     (void)state;
     struct sl_route_view views[N];
     idle_cluster(views);
     views[6].matched_tokens = 64;
     assert_int_equal(prefill(views, 100, arena(10)), 6);
-    views[6].claimed_tokens = 65; // its line is longer than what the prefix saves
+    views[6].delay_tokens = 1;
     assert_int_not_equal(prefill(views, 100, arena(10)), 6);
 }
 
@@ -137,7 +137,7 @@ static void test_prefill_popular_prefix_makes_no_hot_worker(void **state) {
         int i = prefill(views, 1000, arena(10));
         assert_in_range(i, 0, N - 1);
         jobs[i]++;
-        views[i].claimed_tokens += 1000;
+        views[i].delay_tokens += 1000;
         views[i].claimed_bytes += 10;
         views[i].jobs++;
         views[i].jobs_ever++;
@@ -400,7 +400,7 @@ int main(void) {
         cmocka_unit_test(test_policies_differ),
         cmocka_unit_test(test_prefill_idle_cluster_takes_turns),
         cmocka_unit_test(test_prefill_same_inputs_same_answer),
-        cmocka_unit_test(test_prefill_prefers_who_has_read_the_prefix),
+        cmocka_unit_test(test_prefill_of_equal_workers_prefers_who_has_read_the_prefix),
         cmocka_unit_test(test_prefill_popular_prefix_makes_no_hot_worker),
         cmocka_unit_test(test_decode_balances_projected_bytes),
         cmocka_unit_test(test_route_never_exceeds_room),
