@@ -92,20 +92,15 @@ static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec
     return status == SL_OK ? sl_demand_make(recipe, &geometry, spec->n_tokens, 1, &spec->demand, err) : status;
 }
 
-// Refuses what stores cannot keep of a recipe that offloads: they copy capsules alone.
-static enum sl_status check_offloaded(const struct adding *adding, const struct sl_job_spec *spec,
-                                      struct sl_error *err) {
-    if (spec->demand.offloaded.n == 0) {
-        return SL_OK;
-    }
-    SL_FAIL_IF(adding->asked->replicas > 1, err, SL_ERR_INVALID,
-               "replicas: %.200s offloads layers, which one store keeps: leave replicas out, or choose a recipe that "
-               "offloads nothing, such as " SL_DOCUMENT_RECIPE,
-               spec->recipe);
-    SL_FAIL_IF(spec->demand.offloaded.replicas > 1, err, SL_ERR_INVALID,
-               "recipe: one store keeps the offloaded layers of a document: leave replicas=%d out of %.200s",
-               spec->demand.offloaded.replicas, spec->recipe);
-    return SL_OK;
+// Refuses a recipe that has offloaded layers in several stores: a document says so by its own replicas.
+static enum sl_status check_offloaded(const struct sl_job_spec *spec, struct sl_error *err) {
+    return spec->demand.offloaded.replicas <= 1
+               ? SL_OK
+               : sl_fail(
+                     err, SL_ERR_INVALID,
+                     "recipe: stores keep a document as often as it says: leave replicas=%d out of %.200s, and give "
+                     "the document replicas (--replicas)",
+                     spec->demand.offloaded.replicas, spec->recipe);
 }
 
 // Fills in the document from the checked job, and takes its tokens as the job's prompt.
@@ -113,7 +108,7 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     struct sl_coordinator *coordinator = adding->coordinator;
     const Sluice__V1__AddDocumentRequest *asked = adding->asked;
     SL_TRY(cut_prompt(adding, spec, err));
-    SL_TRY(check_offloaded(adding, spec, err));
+    SL_TRY(check_offloaded(spec, err));
     // Prefill continues from whole blocks, and from no fewer tokens than a chunk (net/store/store.h).
     int64_t unit = spec->demand.offloaded.n > 0 ? spec->demand.offloaded_unit : SL_PREFIX_BLOCK,
             chunk = spec->parsed_recipe.chunk_tokens, least = chunk > unit ? chunk : unit;

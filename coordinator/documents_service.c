@@ -54,12 +54,6 @@ static enum sl_status handle_pin(void *service, struct sl_rpc_call *call, const 
     enum sl_status status = sl_coordinator_check_kept(sets_time ? asked->keep_ms : 0, asked->replicas, err);
     SL_THEN(status,
             sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant, asked->name, &document, err));
-    if (status == SL_OK && asked->replicas > 1 && document->n_offloaded_heads > 0) {
-        status = sl_fail(err, SL_ERR_INVALID,
-                         "replicas: %s was read under %.200s, whose offloaded layers one store keeps: delete it, and "
-                         "add it under a recipe that offloads nothing, such as " SL_DOCUMENT_RECIPE,
-                         document->name, document->recipe);
-    }
     SL_THEN_IF(status, asked->replicas > 0, check_stores(coordinator, document, asked->replicas, err));
     if (status == SL_OK) {
         pin.expires_ms = sets_time && asked->keep_ms > 0 ? sl_wall_ms() + asked->keep_ms : 0;

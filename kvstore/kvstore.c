@@ -215,11 +215,12 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
                                &kvstore->read_back, err);
 }
 
-static enum sl_status open_capsules(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
-                                    struct sl_error *err) {
+static enum sl_status open_parts(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
+                                 struct sl_error *err) {
     SL_TRY(open_disk(kvstore, config, err));
+    SL_TRY(open_remote_kvs(kvstore, config, err));
     SL_TRY(sl_pins_create(kvstore->capsule_cache, kvstore->node.config.lease_ms, &kvstore->pins, err));
-    return sl_arrivals_create(&kvstore->room, kvstore->disk, &kvstore->arrivals, err);
+    return sl_arrivals_create(&kvstore->room, kvstore->disk, kvstore->layers, &kvstore->arrivals, err);
 }
 
 static enum sl_status find_policy(const struct sl_kvstore_config *config, struct sl_eviction_config *eviction_out,
@@ -255,8 +256,7 @@ enum sl_status sl_kvstore_run(const struct sl_node_config *node_config, struct s
     sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.capsule_cache, kvstore.segments);
     SL_THEN(status, sl_remote_kv_pins_create(kvstore.segments, (size_t)node.arena_bytes / SL_PROTECTED_SHARE,
                                              PARTIAL_MS, &kvstore.remote_kv_pins, err));
-    SL_THEN(status, open_capsules(&kvstore, config, err));
-    SL_THEN(status, open_remote_kvs(&kvstore, config, err));
+    SL_THEN(status, open_parts(&kvstore, config, err));
     SL_THEN(status, serve(&kvstore, err));
     sl_arrivals_destroy(&kvstore.arrivals);
     sl_pins_destroy(&kvstore.pins);

@@ -163,7 +163,12 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     SL_FAIL_IF(!prefixes, err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
     SL_TRY_OR(read_prefixes(request, prefixes, err), free(prefixes));
     struct sl_stored *stored =
-        pin_longest(kvstore, prefixes, request->n_prefixes, sl_rpc_call_deadline_ns(call), &covered);
+        request->n_prefixes == 1 ? sl_document_layers_hold(kvstore->layers, &prefixes->id) : NULL;
+    if (stored) {
+        covered = stored->n_tokens;
+    } else {
+        stored = pin_longest(kvstore, prefixes, request->n_prefixes, sl_rpc_call_deadline_ns(call), &covered);
+    }
     free(prefixes);
     if (!stored) {
         sl_capsule_cache_count_miss(kvstore->capsule_cache);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "coordinator/workers/stores.h"
+#include "engine/offload/remote_kv/segment_head.h"
 #include "net/rpc/rpc.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
@@ -40,7 +41,7 @@ struct copy {
     struct sl_worker *source, *target; // a reference each
     Sluice__V1__LookupReply *found;    // the source's pin
     Sluice__V1__Grant *grant;          // of the target's memory
-    bool was_there;                    // the target has the capsule, or is receiving it
+    bool was_there;                    // the target has all of it, or is receiving it
 };
 
 static struct sl_worker *find_store(const struct copy *copy, const char *name) {
@@ -111,28 +112,30 @@ static enum sl_status ask(const struct copy *copy, struct sl_worker *store, cons
     return status;
 }
 
-static enum sl_status look_up(struct copy *copy, struct sl_error *err) {
-    const struct sl_document *document = copy->document;
+// Has the source pin what is copied now: the capsule, or a segment.
+static enum sl_status look_up(struct copy *copy, const struct sl_capsule_id *id, int64_t n_tokens,
+                              struct sl_error *err) {
     Sluice__V1__PrefixKey key = SLUICE__V1__PREFIX_KEY__INIT, *keys[] = {&key};
-    key.n_tokens = document->capsule_tokens;
-    key.hash.data = (uint8_t *)document->capsule.prefix_hash.bytes;
-    key.hash.len = sizeof document->capsule.prefix_hash;
+    key.n_tokens = n_tokens;
+    key.hash.data = (uint8_t *)id->prefix_hash.bytes;
+    key.hash.len = sizeof id->prefix_hash;
     Sluice__V1__LookupRequest request = SLUICE__V1__LOOKUP_REQUEST__INIT;
-    request.model_fingerprint = document->capsule.model_fingerprint;
-    request.recipe_fingerprint = document->capsule.recipe_fingerprint;
+    request.model_fingerprint = id->model_fingerprint;
+    request.recipe_fingerprint = id->recipe_fingerprint;
     request.prefixes = keys;
     request.n_prefixes = 1;
-    request.want_prefixes = true;
-    enum sl_status status = ask(copy, copy->source, &sl_method_store_lookup, &request.base, LOOKUP_MS,
-                                (ProtobufCMessage **)&copy->found, err);
-    if (status == SL_OK && copy->found->capsule_tokens != document->capsule_tokens) { // only a longer one is left
-        status = sl_fail(err, SL_ERR_NOT_FOUND, "it does not have the capsule any more");
-    }
-    return status;
+    request.want_prefixes = n_tokens > 0;
+    return ask(copy, copy->source, &sl_method_store_lookup, &request.base, LOOKUP_MS, (ProtobufCMessage **)&copy->found,
+               err);
 }
 
-static enum sl_status reserve(struct copy *copy, struct sl_error *err) {
-    Sluice__V1__StoreKey key = sl_document_store_key(copy->document);
+static enum sl_status reserve(struct copy *copy, const struct sl_capsule_id *id, struct sl_error *err) {
+    Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
+    key.model_fingerprint = id->model_fingerprint;
+    key.recipe_fingerprint = id->recipe_fingerprint;
+    key.n_tokens = copy->found->capsule_tokens;
+    key.prefix_hash.data = (uint8_t *)id->prefix_hash.bytes;
+    key.prefix_hash.len = sizeof id->prefix_hash;
     Sluice__V1__StoreReserveRequest request = SLUICE__V1__STORE_RESERVE_REQUEST__INIT;
     request.key = &key;
     request.capsule_bytes = copy->found->capsule_bytes;
@@ -164,28 +167,62 @@ static void release(struct sl_worker *store, char *lease_id) {
                        NULL, NULL, NULL);
 }
 
-static enum sl_status transfer(struct copy *copy, struct sl_error *err) {
-    enum sl_status status = choose(copy, err);
-    SL_THEN(status, look_up(copy, err));
-    SL_THEN(status, reserve(copy, err));
+// Ends what one transfer holds.
+static void end_transfer(struct copy *copy) {
+    if (copy->found != NULL) {
+        release(copy->source, copy->found->lease_id);
+        protobuf_c_message_free_unpacked(&copy->found->base, NULL);
+        copy->found = NULL;
+    }
+    if (copy->grant != NULL) {
+        protobuf_c_message_free_unpacked(&copy->grant->base, NULL);
+        copy->grant = NULL;
+    }
+}
+
+// Copies the capsule (n_tokens of it), or a segment (0), unless the target has it; *end_out: its last token.
+static enum sl_status transfer(struct copy *copy, const struct sl_capsule_id *id, int64_t n_tokens, int64_t *end_inout,
+                               struct sl_error *err) {
+    enum sl_status status = look_up(copy, id, n_tokens, err);
+    if (status == SL_OK && (n_tokens > 0 ? copy->found->capsule_tokens != n_tokens // only a longer one is left
+                                         : copy->found->capsule_tokens <= *end_inout)) {
+        status = sl_fail(err, SL_ERR_NOT_FOUND, "it does not have the capsule any more");
+    }
+    if (status == SL_OK) {
+        *end_inout = copy->found->capsule_tokens;
+        status = reserve(copy, id, err);
+    }
     if (status == SL_OK) {
         status = fetch(copy, err);
         if (status != SL_OK) {
             release(copy->target, copy->grant->lease_id);
         }
     }
-    copy->was_there = status == SL_ERR_EXISTS; // the keeper finds it there
-    return copy->was_there ? SL_OK : status;
+    bool was_there = status == SL_ERR_EXISTS; // or it is being received
+    copy->was_there = copy->was_there && was_there;
+    end_transfer(copy);
+    return was_there ? SL_OK : status;
+}
+
+// Copies the capsule, and the offloaded layers, segment by segment. A segment must follow those that the target has, so that
+// a copy that ended early goes on where it was.
+static enum sl_status transfer_all(struct copy *copy, struct sl_error *err) {
+    const struct sl_document *document = copy->document;
+    const struct sl_capsule_id segments =
+        sl_document_segments_id(&document->capsule, document->n_offloaded_heads, (int32_t)document->scan);
+    int64_t end = 0, n_tokens = document->n_offloaded_heads > 0 ? document->capsule_tokens : 0;
+    SL_TRY(choose(copy, err));
+    copy->was_there = true;
+    enum sl_status status = transfer(copy, &document->capsule, document->capsule_tokens, &end, err);
+    end = 0;
+    for (uint32_t i = 0; i < SL_MAX_DOCUMENT_SEGMENTS && end < n_tokens && status == SL_OK; i++) {
+        const struct sl_capsule_id segment = sl_document_segment_id(&segments, i);
+        status = transfer(copy, &segment, 0, &end, err);
+    }
+    return status;
 }
 
 static void cleanup(struct copy *copy) {
-    if (copy->found != NULL) {
-        release(copy->source, copy->found->lease_id);
-        protobuf_c_message_free_unpacked(&copy->found->base, NULL);
-    }
-    if (copy->grant != NULL) {
-        protobuf_c_message_free_unpacked(&copy->grant->base, NULL);
-    }
     sl_worker_unref(&copy->source);
     sl_worker_unref(&copy->target);
 }
@@ -193,7 +230,7 @@ static void cleanup(struct copy *copy) {
 static void copy_one(struct sl_document_copies *copies, const struct sl_document *document) {
     struct copy copy = {.copies = copies, .document = document};
     struct sl_error err = {0};
-    enum sl_status status = transfer(&copy, &err);
+    enum sl_status status = transfer_all(&copy, &err);
     const char *source = copy.source != NULL ? sl_worker_name(copy.source) : "",
                *target = copy.target != NULL ? sl_worker_name(copy.target) : "";
     if (status == SL_OK && copy.was_there) {

@@ -19,16 +19,18 @@ struct expected {
 struct sl_arrivals {
     struct sl_room *room;
     struct sl_disk *disk;
-    pthread_mutex_t mutex; // guards the following
+    struct sl_document_layers *layers; // NULL: none
+    pthread_mutex_t mutex;             // guards the following
     struct expected *first;
 };
 
-enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, struct sl_arrivals **arrivals_out,
-                                  struct sl_error *err) {
+enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, struct sl_document_layers *layers,
+                                  struct sl_arrivals **arrivals_out, struct sl_error *err) {
     struct sl_arrivals *arrivals = calloc(1, sizeof *arrivals);
     SL_FAIL_IF(!arrivals, err, SL_ERR_EXHAUSTED, "arrivals: out of memory");
     arrivals->room = room;
     arrivals->disk = disk;
+    arrivals->layers = layers;
     pthread_mutex_init(&arrivals->mutex, NULL);
     *arrivals_out = arrivals;
     return SL_OK;
@@ -40,7 +42,8 @@ static bool knows(struct sl_arrivals *arrivals, const struct sl_capsule_id *id) 
     while (expected && memcmp(&expected->keys.id, id, sizeof *id) != 0) {
         expected = expected->next;
     }
-    return expected != NULL || sl_capsule_cache_has(arrivals->room->capsule_cache, id);
+    return expected != NULL || sl_capsule_cache_has(arrivals->room->capsule_cache, id) ||
+           sl_document_layers_have(arrivals->layers, id);
 }
 
 enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *lease_id,
@@ -61,8 +64,11 @@ enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *leas
     pthread_mutex_lock(&arrivals->mutex);
     bool is_known = knows(arrivals, &keys->id);
     if (!is_known) {
-        expected->next = arrivals->first;
-        arrivals->first = expected;
+        struct expected **end = &arrivals->first;
+        while (*end) {
+            end = &(*end)->next;
+        }
+        *end = expected;
     }
     pthread_mutex_unlock(&arrivals->mutex);
     if (is_known) {
@@ -80,7 +86,12 @@ bool sl_arrivals_knows(struct sl_arrivals *arrivals, const struct sl_capsule_id 
 
 static void cache(struct sl_arrivals *arrivals, const struct expected *expected, struct sl_capsule_bytes *capsule) {
     struct sl_error err = {0};
-    if (sl_capsule_cache_put(arrivals->room->capsule_cache, &expected->keys, capsule, &err) != SL_OK) {
+    if (arrivals->layers && sl_kv_segment_head_is(capsule->header, capsule->header_bytes)) {
+        if (sl_document_layers_put(arrivals->layers, &expected->keys.id, capsule, &err) != SL_OK) {
+            sl_log_warn("kvstore", "lease=%s not kept: %s", sl_lease_name(expected->lease_id).text, err.text);
+            sl_capsule_bytes_free(capsule, arrivals->room->arena);
+        }
+    } else if (sl_capsule_cache_put(arrivals->room->capsule_cache, &expected->keys, capsule, &err) != SL_OK) {
         sl_log_warn("kvstore", "lease=%s not cached: %s", sl_lease_name(expected->lease_id).text, err.text);
         sl_capsule_bytes_free(capsule, arrivals->room->arena);
     } else if (!expected->keys.is_checkpoint) { // the next one replaces it

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the announced capsules that are in transit. One that has arrived is cached and offered to the disk. One
- *          that never will arrive, or is not wanted any more, is released.
+ *          that never will arrive, or is not wanted any more, is released. Segments of documents arrive in the same way, from
+ *          another store, and go to the documents' layers, in the order in which they were announced.
  *
  * Threads: any number; one lock, taken before those of inbound transfers, ledger and capsule cache.
  */
 #pragma once
 
 #include "kvstore/disk/disk.h"
+#include "kvstore/remote_kv/document_layers.h"
 
 struct sl_arrivals;
 
-// Creates the table. room: with its ledger, inbound transfers and capsule cache. disk may be NULL. Both must outlive
-// it.
-enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, struct sl_arrivals **arrivals_out,
-                                  struct sl_error *err);
+// Creates the table. room: with its ledger, inbound transfers and capsule cache. disk may be NULL, and so may layers, without
+// which no segment is taken. All must outlive it.
+enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, struct sl_document_layers *layers,
+                                  struct sl_arrivals **arrivals_out, struct sl_error *err);
 // Caches what has arrived by now and ends all other leases. Accepts NULL, nulls.
 void sl_arrivals_destroy(struct sl_arrivals **arrivals);
 

@@ -134,6 +134,18 @@ void sl_document_layers_look(struct sl_document_layers *layers, const struct sl_
     }
 }
 
+struct sl_stored *sl_document_layers_hold(struct sl_document_layers *layers, const struct sl_capsule_id *key) {
+    return sl_remote_kv_pins_hold(layers->config.pins, key);
+}
+
+bool sl_document_layers_have(struct sl_document_layers *layers, const struct sl_capsule_id *key) {
+    struct sl_stored *stored = layers ? sl_document_layers_hold(layers, key) : NULL;
+    if (stored) {
+        sl_capsule_cache_release(layers->config.room->capsule_cache, stored);
+    }
+    return stored != NULL;
+}
+
 // ---- arriving -------------------------------------------------------------------------------------------------------
 
 // Builds a segment; on success it owns the body.

@@ -44,6 +44,10 @@ void sl_document_layers_look(struct sl_document_layers *layers, const struct sl_
 // Waits while a document with which this prompt begins is being restored; after a start also until the documents are named.
 void sl_document_layers_await(struct sl_document_layers *layers, const struct sl_kv_family *family,
                               const struct sl_prompt_hashes *prompt, int64_t deadline_ns);
+// Returns whether a segment with this key is pinned; layers may be NULL.
+bool sl_document_layers_have(struct sl_document_layers *layers, const struct sl_capsule_id *key);
+// Holds a pinned segment, as sl_remote_kv_pins_hold() does.
+struct sl_stored *sl_document_layers_hold(struct sl_document_layers *layers, const struct sl_capsule_id *key);
 /*
  * Builds and pins a segment that has arrived under this key: its head and its pages, in a block of the arena. Zeroes *segment
  * if it took them over; else the caller still owns them. SL_ERR_INVALID, SL_ERR_UNSUPPORTED, and as

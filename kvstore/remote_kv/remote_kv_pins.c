@@ -96,11 +96,11 @@ static struct pin *find(struct sl_remote_kv_pins *pins, const struct sl_document
 }
 
 static struct pin *find_key(struct sl_remote_kv_pins *pins, const struct sl_capsule_id *key) {
-    struct pin *pin = pins->list, *end = pin + pins->n_list;
-    while (pin < end && memcmp(&pin->key, key, sizeof *key) != 0) {
-        pin++;
+    size_t i = 0;
+    while (i < pins->n_list && memcmp(&pins->list[i].key, key, sizeof *key) != 0) {
+        i++;
     }
-    return pin < end ? pin : NULL;
+    return i < pins->n_list ? &pins->list[i] : NULL;
 }
 
 static bool is_complete(const struct pin *pin) {

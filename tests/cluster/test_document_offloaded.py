@@ -242,6 +242,46 @@ def test_it_is_not_read_while_other_jobs_use_its_stores_memory():
         assert made.store, made
 
 
+def pin(cluster, name, replicas):
+    return call(cluster.channel, "sluice.v1.Documents.Pin", documents_pb.PinDocumentRequest(name=name, replicas=replicas))
+
+
+def have(cluster, name, n):
+    """Waits until n stores have the document."""
+    eventually(lambda: len(of(cluster.channel, "Get", name).stores) == n, 30, f"{n} stores have {name}")
+
+
+def test_replicas_keep_both_parts():
+    with Cluster(kvstore=2) as cluster:
+        made, _ = add(cluster.channel, "gpl", recipe=TAILORKV, replicas=2)
+        assert sorted(made.stores) == ["kvstore-0", "kvstore-1"] and made.replicas == 2, made
+        wanted = tokens(cluster.answer(asking("gpl"))[1])
+        store = made.store
+        cluster.kill(store)
+        eventually(lambda: store not in of(cluster.channel, "Get", "gpl").stores, 30, f"{store} is lost")
+        finished, events = cluster.answer(asking("gpl"))  # from the copy
+        assert reused(made, finished) and tokens(events) == wanted, finished.statistics
+        cluster.processes.pop(store)
+        cluster.start_worker(store)
+        have(cluster, "gpl", 2)
+        pin(cluster, "gpl", 1)
+        have(cluster, "gpl", 1)
+        finished, events = cluster.answer(asking("gpl"))
+        assert reused(made, finished) and tokens(events) == wanted, finished.statistics
+
+
+def test_a_store_that_dies_while_it_is_copied_loses_no_answer():
+    with Cluster(kvstore=2) as cluster:
+        made, _ = add(cluster.channel, "gpl", recipe=EXACT)
+        wanted = tokens(cluster.answer(asking("gpl"))[1])
+        pin(cluster, "gpl", 2)
+        cluster.kill(made.store)  # before, in or after the copy
+        other = ["kvstore-0" if made.store == "kvstore-1" else "kvstore-1"]  # it was copied there, or the text was read again
+        eventually(lambda: list(of(cluster.channel, "Get", "gpl").stores) == other, 60, "the other store has it")
+        finished, events = cluster.answer(asking("gpl"))
+        assert reused(made, finished) and tokens(events) == wanted, finished.statistics
+
+
 def test_a_chat_is_cut_before_what_follows_the_text():
     """The template's end after the text is within the last page; no question has it there, so it must not be in the last segment."""
     with chatting_model() as model:
@@ -264,8 +304,6 @@ def cut_in(model):
 def test_what_is_not_kept_is_refused_by_name():
     with Cluster(kvstore=2) as cluster:
         bad = grpc.StatusCode.INVALID_ARGUMENT
-        said = not_added(cluster, bad, "twice", recipe=TAILORKV, replicas=2)
-        assert said.startswith("replicas: ") and "leave replicas out" in said, said
         said = not_added(cluster, bad, "twice", recipe="tailorkv,replicas=2")
         assert said.startswith("recipe: ") and "leave replicas=2 out" in said, said
         said = not_added(cluster, bad, "thin", recipe="tailorkv,score=cis,budget=0.5,when=chunk")
@@ -277,8 +315,6 @@ def test_what_is_not_kept_is_refused_by_name():
         for name in ("gpl", "near"):
             finished, _ = cluster.answer(asking(name))
             assert reused(of(cluster.channel, "Get", name), finished), finished.statistics
-        said = refused([bad], call, cluster.channel, "sluice.v1.Documents.Pin", documents_pb.PinDocumentRequest(name="gpl", replicas=2))
-        assert said.startswith("replicas: ") and "add it under" in said, said
         code, _, err = sluice(cluster, "doc", "export", "gpl", "/dev/null")
         assert code != 0 and "have no file" in err and "add its text" in err, err
         said = refused([bad], cluster.answer, inference.GenerateRequest(documents=["gpl", "near"], text="Why?", max_new_tokens=4))

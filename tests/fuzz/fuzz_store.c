@@ -510,11 +510,11 @@ static void open_store(uint8_t *memory) {
     require(sl_kv_segments_create(LEASE_MS, &kvstore.segments, &err) == SL_OK);
     sl_room_init(&kvstore.room, node->ledger, node->inbound, kvstore.capsule_cache, kvstore.segments);
     require(sl_pins_create(kvstore.capsule_cache, LEASE_MS, &kvstore.pins, &err) == SL_OK);
-    require(sl_arrivals_create(&kvstore.room, NULL, &kvstore.arrivals, &err) == SL_OK);
     require(sl_remote_kv_pins_create(kvstore.segments, ARENA_BYTES / SL_PROTECTED_SHARE, LEASE_MS,
                                      &kvstore.remote_kv_pins, &err) == SL_OK);
     struct sl_document_layers_config layers = {.pins = kvstore.remote_kv_pins, .room = &kvstore.room, .ops = &ops};
     require(sl_document_layers_create(&layers, &kvstore.layers, &err) == SL_OK);
+    require(sl_arrivals_create(&kvstore.room, NULL, kvstore.layers, &kvstore.arrivals, &err) == SL_OK);
     struct sl_remote_kv_table_config remote_kvs = {
         &kvstore.room, &ops, NULL, LEASE_MS, NULL, (struct sl_fabric *)&kvstore, kvstore.remote_kv_pins};
     require(sl_remote_kv_table_create(&remote_kvs, &kvstore.remote_kvs, &err) == SL_OK);

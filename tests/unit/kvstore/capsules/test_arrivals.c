@@ -26,7 +26,7 @@ struct fixture {
 static int setup(void **state) {
     struct fixture *fixture = calloc(1, sizeof *fixture);
     open_parts(&fixture->parts, ARENA_BYTES, LEASE_MS, 0);
-    assert_int_equal(sl_arrivals_create(&fixture->parts.room, NULL, &fixture->arrivals, NULL), SL_OK);
+    assert_int_equal(sl_arrivals_create(&fixture->parts.room, NULL, NULL, &fixture->arrivals, NULL), SL_OK);
     make_prompt(&fixture->prompt, 1, 0, N_TOKENS);
     fixture->keys = (struct sl_capsule_keys){.id = {11, 22, fixture->prompt.hashes.whole},
                                              .hashes = fixture->prompt.prefixes,
