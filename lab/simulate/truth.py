@@ -8,6 +8,10 @@ the simulator keeps 90% of them within the limits, and answers half as many a se
 exit code 1 if it misses a claimed figure by more than --within, or a claim's run is VOID: the host was busier than --most-busy.
 
     lab/simulate/truth.py --trace mooncake_conversation.jsonl --recipes "full;full,format=int4"
+
+With --engine the cluster computes: the table is measured on this machine, which nothing else may use.
+
+    lab/simulate/truth.py --engine smollm2 --prefill 1 --decode 1 --recipes full,format=int4 --count 20
 """
 import argparse
 import json
@@ -68,19 +72,24 @@ def write_halves(folder, arguments):
     write_rows(f"{folder}/trace", [{**row, "timestamp": row["timestamp"] - rows[1]["timestamp"]} for row in rows[1::2]])
 
 
-def tier(arguments):
-    return f"timed:{arguments.accelerator}/{arguments.slower:g}"
+def model(folder, arguments):
+    return arguments.engine or f"{folder}/model"
+
+
+def computing(arguments):
+    """Returns the options of a worker, and of `sluice bench calibrate`."""
+    return ["--threads", 1] if arguments.engine else ["--tier", f"timed:{arguments.accelerator}/{arguments.slower:g}"]
 
 
 def measure(folder, arguments, recipes, rates):
     """Returns the runs of the real cluster."""
-    workers = ["--tier", tier(arguments)]
+    workers = computing(arguments)
     if arguments.link:
         workers += ["--inject", f"pace:{round(1000 * arguments.link / arguments.slower)}"]
     name = f"truth-{os.getpid()}"
     roles = ["--aggregated", "--decode", arguments.decode] if arguments.prefill == 0 else ["--prefill", arguments.prefill, "--decode", arguments.decode]
     try:
-        up = sluice("up", "--model", f"{folder}/model", *roles, "--kvstore", 0, "--arena", arguments.arena, "--port", 0, "--http-port", 0,
+        up = sluice("up", "--model", model(folder, arguments), *roles, "--kvstore", 0, "--arena", arguments.arena, "--port", 0, "--http-port", 0,
                     "--detach", "--name", name, "--state-file", f"{folder}/state", "--", *workers, stdout=subprocess.PIPE)
         http = next(word for word in up.stdout.split() if word.startswith("http="))[5:]
         found = sluice("bench", "cluster", "--url", f"http://{http}", "--trace", f"{folder}/trace", "--recipes", ";".join(recipes), "--rates",
@@ -101,13 +110,14 @@ def write_asked(folder, run):
 def calibrate(folder, arguments, recipes):
     link = f"{(arguments.link or 1000) / arguments.slower:g}"
     chosen = [word for recipe in recipes for word in ("--recipe", recipe)]
-    sluice("bench", "calibrate", "-m", f"{folder}/model", "--tier", tier(arguments), "--link", link, "--contexts", "512,2048,8192", "--call",
+    contexts = "512,1024,2048,4096" if arguments.engine else "512,2048,8192"
+    sluice("bench", "calibrate", "-m", model(folder, arguments), *computing(arguments), "--link", link, "--contexts", contexts, "--call",
            arguments.call, *chosen, "-o", f"{folder}/costs", stdout=sys.stderr)
 
 
 def simulate(folder, trace, arguments, recipes, rates):
     roles = ["--both", arguments.decode] if arguments.prefill == 0 else ["--prefill", arguments.prefill, "--decode", arguments.decode]
-    found = sluice("simulate", "-m", f"{folder}/model", "--costs", f"{folder}/costs", "--trace", f"{folder}/{trace}", "--rate", rates,
+    found = sluice("simulate", "-m", model(folder, arguments), "--costs", f"{folder}/costs", "--trace", f"{folder}/{trace}", "--rate", rates,
                    "--slo", arguments.slo, *roles, "--prefill-arena", arguments.arena, "--decode-arena", arguments.arena, "--jobs", 64, "--out-only",
                    "--json", *recipes, stdout=subprocess.PIPE)
     return [json.loads(line) for line in found.stdout.splitlines()]
@@ -158,6 +168,7 @@ def main():
     add("--input", default="1000-2000", help="tokens of drawn prompts")
     add("--output", type=int, default=32, help="tokens of drawn answers")
     add("--slo", default="ttft:2500ms,tpot:40ms")
+    add("--engine", metavar="MODEL", help="compute with this model, one thread a worker, in place of waiting")
     add("--accelerator", default="h100")
     add("--slower", type=float, default=5)
     add("--link", type=float, default=10, help="Gbit/s that leave a worker, in time that is not slowed; 0: no limit")
@@ -168,16 +179,20 @@ def main():
     add("--seed", type=int, default=1)
     add("--within", type=float, default=10, help="percent")
     add("--claim", default=",".join(FIGURES), help="figures that must be within it")
-    add("--most-busy", type=float, default=0.7, help="share of the host's time")
+    add("--most-busy", type=float, help="share of the host's time [0.7, with --engine 1]")
     add("--folder", help="keep the files there; what was measured there is not measured again")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    arguments.slower = 1 if arguments.engine else arguments.slower
+    if arguments.most_busy is None:
+        arguments.most_busy = 1 if arguments.engine else 0.7
     recipes = arguments.recipes.split(";")
     with tempfile.TemporaryDirectory(prefix="sluice-truth-") as temporary:
         folder = arguments.folder or temporary
         os.makedirs(folder, exist_ok=True)
         if not os.path.exists(f"{folder}/real.json"):
-            sluice("bench", "hollow", "--shape", "llama-3.1-8b", "-o", f"{folder}/model", stdout=subprocess.DEVNULL)
+            if not arguments.engine:
+                sluice("bench", "hollow", "--shape", "llama-3.1-8b", "-o", f"{folder}/model", stdout=subprocess.DEVNULL)
             write_halves(folder, arguments)
             calibrate(folder, arguments, recipes)
             rates = arguments.rates or choose_rates(folder, arguments, recipes)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What `make bench-cluster` runs, in its smallest form: two modes and two recipes by turns with pictures, the coordinator, the store, and
-the simulator beside timed workers."""
+the simulator beside timed workers; and two hosts over a shaped link."""
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 
@@ -52,6 +53,20 @@ def test_the_store_alone():
     for transport in ("shm", "tcp"):
         assert found[f"GET 64 KiB over {transport}, 2 clients"] > 0, found
         assert 0 < found[f"GET 64 KiB over {transport}, 1 client: look-up"] < 1e6, found
+
+
+def test_two_hosts():
+    """Prefill with a store, and decode, in network namespaces over a shaped link."""
+    probe = f"sluice-probe-{os.getpid()}"
+    if os.geteuid() != 0 or not shutil.which("tc") or subprocess.run(["ip", "netns", "add", probe], check=False).returncode != 0:
+        print("no network namespaces can be made here")
+        return
+    subprocess.run(["ip", "netns", "del", probe], check=True)
+    out = run(os.path.join(ROOT, "tests/cluster/two_hosts.py"), "--geometry", "narrow", "--tokens", "400", "--new-tokens", "4", "--rates", "1", "--runs", "1",
+              "--arena", "64M", "--recipe", "full", "--recipe", "full,format=int4", "--json")
+    full, int4 = map(json.loads, out.splitlines())
+    assert (full["rate_gbit"], full["recipe"], int4["recipe"]) == (1, "full", "full,format=int4") and full["ttft_ms"] > 0, out
+    assert 0 < int4["capsule_mib"] < 0.7 * full["capsule_mib"], out
 
 
 def test_the_simulator_beside_timed_workers():

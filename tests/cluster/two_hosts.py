@@ -109,7 +109,7 @@ class Process:
 class Cluster:
     def __init__(self, model, arena):
         self.processes = []
-        coordinator = self._start("coordinator", "a", ["--listen", f"{HOSTS['a']}:0", "--model", model])
+        coordinator = self._start("coordinator", "a", ["--listen", f"{HOSTS['a']}:0", "--model", model, "--insecure"])
         self.coordinator = coordinator.address
         for role, host in (("prefill", "a"), ("kvstore", "a"), ("decode", "b")):
             args = ["--name", f"{role}-0", "--coordinator", self.coordinator, "--listen", f"{HOSTS[host]}:0", "--fabric-listen",
