@@ -32,6 +32,8 @@
 // soon as its own HTTP client leaves.
 #define AT_ONCE_MS 250
 
+#define LARGE_REPLY (64 << 10) // smaller ones do not wait for others to be read
+
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
 
 // ---- all calls of a server -----------------------------------------------------------------------------------------
@@ -138,9 +140,40 @@ void sl_rpc_calls_end_unsent(struct sl_rpc_calls *calls, int64_t before_ns, stru
     }
 }
 
+// Puts a call that is to be sent into the line. Lock held.
 static void begin_sending(struct sl_rpc_call *call) {
-    SL_LOCKED(&call->calls->mutex);
+    if (call->line) { // it is there
+        return;
+    }
     join_line(&call->calls->unsent, call, call->reply ? grpc_byte_buffer_length(call->reply) : 0);
+    sl_bell_ring_held(&call->calls->left, 1); // there may be room for more than this one
+}
+
+// Returns whether the caller must read other replies first: of a line that is full, or of its own part. Those of a caller with
+// few never wait; when the line is full, one of the caller with most is ended for them. Lock held.
+static bool must_wait(const struct sl_rpc_call *call, int64_t bytes) {
+    const struct sl_rpc_line *line = &call->calls->unsent;
+    const int64_t part = line->bytes + bytes > SL_RPC_LINE_BYTES ? SL_RPC_LINE_BYTES / 16 : SL_RPC_LINE_BYTES / 4;
+    return line->owned[call->owner] > 0 && line->owned[call->owner] + bytes > part;
+}
+
+void sl_rpc_call_await_room(struct sl_rpc_call *call) {
+    struct sl_rpc_calls *calls = call->calls;
+    const int64_t bytes = call->reply ? (int64_t)grpc_byte_buffer_length(call->reply) : 0, began_ns = sl_now_ns();
+    SL_LOCKED(&calls->mutex);
+    if (bytes < LARGE_REPLY || calls->waiting_bytes + bytes > SL_RPC_WAITING_BYTES) {
+        return;
+    }
+    calls->waiting_bytes += bytes;
+    while (must_wait(call, bytes) && !sl_rpc_call_cancelled(call)) {
+        const int64_t read_ns = calls->read_ns[call->owner], since_ns = read_ns > began_ns ? read_ns : began_ns;
+        if (sl_bell_wait(&calls->left, &calls->mutex, since_ns + SL_NS_PER_S) != SL_OK &&
+            calls->read_ns[call->owner] == read_ns) {
+            break;
+        }
+    }
+    calls->waiting_bytes -= bytes;
+    begin_sending(call); // before another that waits looks
 }
 
 void sl_rpc_call_await(struct sl_rpc_call *call) {
@@ -440,9 +473,12 @@ void sl_rpc_call_limit(struct sl_rpc_call *call, int64_t deadline_ns) {
 // ---- the end -------------------------------------------------------------------------------------------------------
 
 static void on_finish(struct sl_rpc_tag *tag, bool ok) {
-    (void)ok; // the client may be gone, and then no process needs the result
     struct sl_rpc_call *call = OWNER(tag, finish_tag);
-    (void)sl_rpc_call_leave_line(call, &call->calls->unsent);
+    pthread_mutex_lock(&call->calls->mutex);
+    if (leave_line(call, &call->calls->unsent) && ok) { // else the client may be gone, and no process needs the result
+        call->calls->read_ns[call->owner] = sl_now_ns();
+    }
+    sl_bell_ring(&call->calls->left, &call->calls->mutex, 1);
     sl_rpc_call_unref(call);
 }
 
@@ -473,7 +509,9 @@ void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const s
     ops[n_ops++].data.send_status_from_server.status_details = &details;
     call->finish_tag.fn = on_finish;
     atomic_fetch_add(&call->refs, 1);
+    pthread_mutex_lock(&call->calls->mutex);
     begin_sending(call);
+    pthread_mutex_unlock(&call->calls->mutex);
     sl_rpc_calls_end_unsent(call->calls, 0, call);
     if (sl_rpc_batch_start(call->call, ops, n_ops, &call->finish_tag) != SL_OK) {
         (void)sl_rpc_call_leave_line(call, &call->calls->unsent);

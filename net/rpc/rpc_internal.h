@@ -169,6 +169,7 @@ void sl_rpc_reason_take(const grpc_metadata_array *trailing, struct sl_error *er
 enum {
     SL_RPC_CALL_BYTES = 16 << 10, // what gRPC takes for a call
     SL_RPC_LINE_BYTES = 64 << 20,
+    SL_RPC_WAITING_BYTES = 3 * SL_RPC_LINE_BYTES, // of replies that wait until clients have read others
 };
 
 struct sl_rpc_line { // calls that wait for their clients, the longest first
@@ -182,7 +183,10 @@ struct sl_rpc_calls {      // the call objects of a server: posted or accepted, 
     pthread_mutex_t mutex; // guards all lines too
     struct sl_bell gone;   // rung when n becomes 0
     size_t n;
-    struct sl_rpc_line unsent; // whose last message gRPC has not sent yet
+    struct sl_rpc_line unsent;      // whose last message gRPC has not sent yet
+    struct sl_bell left;            // rung when a call leaves that line
+    int64_t waiting_bytes;          // replies of calls that wait to join it
+    int64_t read_ns[SL_RPC_OWNERS]; // when a caller's client has last taken one
 };
 
 struct sl_rpc_quota {        // limits how many handlers run at once, and the memory of their requests
@@ -249,6 +253,9 @@ void sl_rpc_calls_init(struct sl_rpc_calls *calls, int64_t most_unsent);
 void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls);
 // Waits until the last call has been freed: SL_OK, or SL_ERR_DEADLINE.
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns);
+// Waits with a large reply until its caller, which has many, has read some of them. Ends if it reads nothing for a second, and at
+// once if too many wait. Not for a polling thread.
+void sl_rpc_call_await_room(struct sl_rpc_call *call);
 // Cancels calls whose replies wait since before a time, and those that must make room for the newest, if it is not NULL.
 void sl_rpc_calls_end_unsent(struct sl_rpc_calls *calls, int64_t before_ns, struct sl_rpc_call *newest);
 

@@ -45,7 +45,7 @@ enum {
     HANDSHAKE_MS = 10000, // a connection that sends nothing for so long is closed
     DEFAULT_REQUEST_MS = 60000,
     LATE_MS = 500, // between looks for calls that wait too long
-    FREE_MS = 10,  // in which gRPC frees what it holds of a refused call
+    FREE_MS = 50,  // in which gRPC frees what it holds of a refused call
     REFUSED_AT_ONCE = 16,
     LEAST_PARTIAL = 4, // requests of the largest size that may have arrived in part
     PARTIAL_SHARE = 4, // of the memory for requests, this part is for those that have arrived in part
@@ -153,6 +153,7 @@ static void serve(void *arg) {
     }
     sl_log_set_job(""); // the thread will serve other jobs
     sl_rpc_account_close(&call->account);
+    sl_rpc_call_await_room(call);
     leave_quota(call); // before the client gets the status, so that it may call again at once
     sl_rpc_call_finish(call, status, told ? &err : NULL);
     sl_rpc_call_unref(call);
@@ -299,7 +300,7 @@ static void *end_late_calls(void *arg) {
         }
         pthread_mutex_lock(&server->late.mutex);
         if (!server->late.stopping) { // which sl_rpc_streams_wake() ends, too
-            (void)sl_loop_wait(&server->late, sl_deadline_in_ms(sl_rpc_streams_are_much() ? FREE_MS : LATE_MS));
+            (void)sl_loop_wait(&server->late, sl_deadline_in_ms(sl_rpc_streams_are_much() ? FREE_MS / 5 : LATE_MS));
         }
     }
     pthread_mutex_unlock(&server->late.mutex);

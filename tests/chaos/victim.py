@@ -315,7 +315,7 @@ ATTACKS = {
     tenant_searches_layers: ["remote KV that is open", "searches of offloaded", "leases"],
     tenant_lacks_workers: ["a job without a worker"],
     tenant_sends_json: ["an HTTP body", "all HTTP bodies", "HTTP answers"],
-    tenant_sends_long_texts: ["tokenizing"],
+    tenant_sends_long_texts: ["tokenizing", "calls that are handled"],
     attacks.lie_in_heartbeats: ["heartbeats", "reports of newer terms", "calls of workers"],
     store_replies_at_length: ["a reply to a call"],
     attacks.use_wrong_roles: ["registrations", "errors and names"],

@@ -73,7 +73,11 @@ static enum sl_status get(void *context, struct sl_rpc_call *call, const Protobu
         return sl_rpc_call_send(call, &event.base);
     }
     Sluice__V1__Job job = SLUICE__V1__JOB__INIT;
+    static char long_text[(1 << 20) + 1];
     job.job_id = request->job_id;
+    if (strcmp(request->job_id, "long") == 0) {
+        job.status_text = memset(long_text, 'x', sizeof long_text - 1);
+    }
     return sl_rpc_call_send(call, &job.base);
 }
 

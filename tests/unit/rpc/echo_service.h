@@ -4,7 +4,7 @@
  *
  *   /test.Echo/Get    JobRequest -> Job            the same id; ids with a meaning: "fail" answers STALE with a text,
  *                                                  "silent" sends no reply, "other" one of another type, "wait" blocks until
- *                                                  it is cancelled
+ *                                                  it is cancelled, "long" makes the reply 1 MiB
  *   /test.Echo/Watch  WatchRequest -> Event...     from_sequence events; id "big" makes them 60 kB, "slow" 20 ms apart,
  *                                                  "missing" answers NOT_FOUND
  *   /test.Echo/Chat   JobRequest... -> Job...      one for one

@@ -304,6 +304,40 @@ static void test_a_connection_with_many_calls_stays(void **state) {
     sl_rpc_channel_destroy(&channel);
 }
 
+// Replies of more bytes than the server keeps for clients that do not read: all of these are read at once.
+static void test_fast_readers_get_every_reply(void **state) {
+    (void)state;
+    enum { CHANNELS = 4, N = 160, LEAST = SL_RPC_LINE_BYTES + (16 << 20) };
+    static struct sl_rpc_stream *streams[N];
+    struct sl_rpc_channel *channels[CHANNELS];
+    struct sl_error err;
+    int64_t n_bytes = 0;
+    Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
+    request.job_id = "long";
+    for (int i = 0; i < CHANNELS; i++) {
+        assert_int_equal(
+            sl_rpc_channel_create_alone(sl_rpc_server_address(server), NULL, SL_ROLE_ANY, &channels[i], &err), SL_OK);
+    }
+    for (int i = 0; i < N; i++) { // most of them over one connection: its caller has most
+        assert_int_equal(sl_rpc_stream_open(channels[i % 16 < CHANNELS ? i % 16 : 0], &echo_get, &request.base,
+                                            sl_deadline_in_ms(CALL_MS), NULL, &streams[i], &err),
+                         SL_OK);
+    }
+    for (int i = 0; i < N; i++) {
+        ProtobufCMessage *message = NULL;
+        if (sl_rpc_stream_next(streams[i], CALL_MS, &message, &err) != SL_OK) {
+            fail_msg("reply %d of %d: %s", i, N, err.text);
+        }
+        n_bytes += (int64_t)strlen(((Sluice__V1__Job *)message)->status_text);
+        protobuf_c_message_free_unpacked(message, NULL);
+        sl_rpc_stream_close(&streams[i]);
+    }
+    assert_true(n_bytes > LEAST);
+    for (int i = 0; i < CHANNELS; i++) {
+        sl_rpc_channel_destroy(&channels[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest counting[] = {
         cmocka_unit_test_setup_teardown(test_a_message_counts_until_it_is_finished, begin_counting, end_counting),
@@ -319,6 +353,7 @@ int main(void) {
         cmocka_unit_test_prestate_setup_teardown(test_payload_of_a_refused_request_is_freed_first, set_up, tear_down,
                                                  &a_call),
         cmocka_unit_test_prestate_setup_teardown(test_a_connection_with_many_calls_stays, set_up, tear_down, &a_call),
+        cmocka_unit_test_prestate_setup_teardown(test_fast_readers_get_every_reply, set_up, tear_down, &many_calls),
     };
     const int failed = cmocka_run_group_tests(counting, NULL, NULL); // before a server allows more
     return failed + cmocka_run_group_tests(serving, NULL, NULL);
