@@ -62,6 +62,7 @@ static enum sl_status create_channel(const char *address, const struct sl_rpc_cr
     struct sl_rpc_channel *channel = calloc(1, sizeof *channel);
     grpc_channel_credentials *theirs = channel ? sl_rpc_channel_credentials(credentials, roles, name) : NULL;
     SL_FAIL_OR(!theirs, free(channel), err, SL_ERR_EXHAUSTED, "no memory for a channel to %s", address);
+    sl_rpc_streams_allow_replies(max_reply_bytes);
     grpc_arg args[] = {
         sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_reply_bytes),
         sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),

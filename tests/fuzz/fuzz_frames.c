@@ -4,7 +4,7 @@
  *          a connection also ends it if the same bytes arrive in smaller pieces; an ended connection holds no memory for unfinished
  *          messages.
  *
- * Design: the input is steps: a byte with a direction and the length of the pieces, one with the number of bytes, and these bytes. A
+ * Design: the input is steps: a byte with a direction and the length of the pieces, and the first one with the side, one with the number of bytes, and these bytes. A
  *         connection gets them in pieces, and then another one gets them as they are. The functions of the socket are in this file.
  */
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 #include "net/rpc/connections/connections.h"
 
-enum { FD = 1, PORT = 7, MOST_STREAMS = 4, MOST_BYTES = 600, MOST_INPUT = 4096, OUT = 128, HEAD = 5 };
+enum { FD = 1, PORT = 7, MOST_STREAMS = 4, MOST_BYTES = 600, MOST_INPUT = 4096, OUT = 128, CLIENT = 64, HEAD = 5 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 ssize_t frames_recvmsg(int fd, struct msghdr *message, int flags);
@@ -106,9 +106,10 @@ static void require_nothing_is_held(void) {
 
 // Returns after how many steps the connection was to be closed; INT_MAX: it was not.
 static int follow_steps(const uint8_t *data, size_t size, bool in_pieces) {
-    static const uint8_t preface[24];
-    require(sl_rpc_headers_watch(FD, true, PORT));
-    require(pass(false, preface, sizeof preface));
+    static const uint8_t preface[25] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const bool is_client = size > 0 && data[0] & CLIENT; // a server's replies come
+    require(is_client || sl_rpc_headers_watch(FD, true, PORT));
+    require(pass(is_client, preface, sizeof preface - 1));
     bool goes_on = true;
     int step = 0;
     for (; goes_on && size > 2; step++) {
@@ -127,6 +128,7 @@ static int follow_steps(const uint8_t *data, size_t size, bool in_pieces) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size = size < MOST_INPUT ? size : MOST_INPUT; // fewer resets than end a connection, which depends on the pieces
     sl_rpc_streams_allow(MOST_STREAMS, MOST_BYTES);
+    sl_rpc_streams_allow_replies(MOST_BYTES);
     require(follow_steps(data, size, true) <= follow_steps(data, size, false));
     return 0;
 }

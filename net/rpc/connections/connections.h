@@ -54,7 +54,8 @@ bool sl_rpc_resets_are_recent(uint64_t caller);
 
 // ---- rpc_headers.c: connections whose header blocks do not end --------------------------------------------------------
 
-// Begins to follow the frames of a connection that was accepted at a port; with TLS that happens where it is decrypted.
+// Begins to follow the frames of a connection that was accepted at a port; with TLS that happens where it is decrypted. Connections
+// that gRPC makes are found by what it sends first.
 // False: no memory.
 bool sl_rpc_headers_watch(int fd, bool in_clear, int port);
 
@@ -64,9 +65,10 @@ struct sl_rpc_streams {               // the open streams of a connection; zeroe
     struct sl_rpc_open_stream *table; // [n] of [cap], with ascending ids
     size_t n, n_closed, cap;
     uint32_t newest;
-    size_t owner;    // hash of the caller, below SL_RPC_OWNERS
-    uint64_t caller; // sl_rpc_caller_hash(); 0: without TLS
-    bool has_more;   // it had more open than it might have after a connection of its caller was closed
+    size_t owner;     // hash of the caller, below SL_RPC_OWNERS
+    uint64_t caller;  // sl_rpc_caller_hash(); 0: without TLS
+    bool are_replies; // they were opened by this process, and a server's messages come
+    bool has_more;    // it had more open than it might have after a connection of its caller was closed
 };
 
 // Sets the streams that a connection may have open, and the bytes of unfinished messages that all may hold; the largest of
@@ -77,10 +79,12 @@ void sl_rpc_streams_wake(struct sl_loop *loop, bool wakes);
 bool sl_rpc_streams_are_much(void);
 // Returns how much the caller with most holds, and its number.
 int64_t sl_rpc_streams_most(size_t *owner_out);
-// A stream's headers came. False: too many are open, or no memory. A caller whose connection was closed for its calls may have
+// Sets the bytes of a reply that a server may announce; the largest of all channels counts.
+void sl_rpc_streams_allow_replies(int64_t n_bytes);
+// A stream's headers came, or were sent. False: too many are open, or no memory. A caller whose connection was closed for its calls may have
 // fewer for some seconds, except over a connection that had more before.
 bool sl_rpc_streams_open(struct sl_rpc_streams *streams, uint32_t id);
 void sl_rpc_streams_close(struct sl_rpc_streams *streams, uint32_t id); // from either side
-// Data of a stream came. False: the caller holds too much.
+// Data of a stream came. False: the caller holds too much, or the reply will be too large.
 bool sl_rpc_streams_data(struct sl_rpc_streams *streams, uint32_t id, const uint8_t *bytes, size_t n);
 void sl_rpc_streams_end(struct sl_rpc_streams *streams); // the connection has ended; idempotent

@@ -9,9 +9,10 @@
  *         defines the functions by which libgrpc.so gets and sends the bytes of a connection, in every program that
  *         has a server:
  *
- *             recvmsg()  sendmsg()    connections without TLS that rpc_accept.c has accepted
+ *             recvmsg()  sendmsg()    connections without TLS that rpc_accept.c has accepted, or that begin as a client's do
  *             shutdown()
- *             SSL_read() SSL_write()  servers' sides of TLS. The fabric uses SSL_read_ex() and SSL_write_ex()
+ *             SSL_read() SSL_write()  servers' sides of TLS, and clients' of HTTP/2. The fabric uses SSL_read_ex() and
+ *                                     SSL_write_ex()
  *
  *         All follow the frames in the bytes that pass, without a copy. They count the bytes of the current header block, and
  *         tell rpc_streams.c what streams open, close and get. gRPC also keeps acknowledgments of pings and settings that a
@@ -76,18 +77,19 @@ struct frames {
     struct sl_rpc_streams streams;
 };
 
-static void begin(struct frames *frames, bool is_watched, int port, size_t owner, uint64_t caller) {
-    SL_LOCKED(&frames->mutex);
+// Begins to follow a connection, or not. Lock held.
+static void begin(struct frames *frames, bool is_watched, bool is_client, int port, size_t owner, uint64_t caller) {
     sl_rpc_streams_end(&frames->streams); // of another connection
     frames->is_watched = is_watched;
     frames->wrong = NULL;
     frames->port = port;
-    frames->in = (struct position){.n_skipped = PREFACE};
-    frames->out = (struct position){.n_skipped = 0};
+    frames->in = (struct position){.n_skipped = is_client ? 0 : PREFACE};
+    frames->out = (struct position){.n_skipped = is_client ? PREFACE : 0};
     frames->n_block = frames->data_of = frames->n_owed = 0;
     frames->n_resets = 0;
     frames->streams.owner = owner;
     frames->streams.caller = caller;
+    frames->streams.are_replies = is_client;
 }
 
 static uint32_t stream_of(const uint8_t *head) {
@@ -104,17 +106,36 @@ static bool is_acknowledged(const uint8_t *head) {
     return head[3] == PING || head[3] == SETTINGS;
 }
 
-// Returns what the client did wrong, or NULL.
-static const char *count_frame(struct frames *frames) {
-    const uint8_t *head = frames->in.head;
+// Begins or ends a stream, or none. Returns what the client, or the server, did wrong, or NULL.
+static const char *count_stream(struct frames *frames, const uint8_t *head) {
     const uint32_t stream = stream_of(head);
-    skip_head(&frames->in);
-    frames->data_of = head[3] == DATA ? stream : 0;
-    if (head[3] == HEADERS || head[3] == CONTINUATION) {
-        frames->n_block += frames->in.n_skipped + HEAD;
+    if (frames->streams.are_replies) {
+        if (head[3] == RST_STREAM || (head[3] <= HEADERS && head[4] & END_STREAM)) {
+            sl_rpc_streams_close(&frames->streams, stream);
+        }
+        return NULL;
     }
     if (head[3] == HEADERS && !sl_rpc_streams_open(&frames->streams, stream)) {
         return "opens more calls at once than it may";
+    }
+    if (head[3] == RST_STREAM) {
+        sl_rpc_streams_close(&frames->streams, stream);
+    }
+    if (head[3] != RST_STREAM || stream <= frames->newest_before ||
+        !sl_rpc_resets_in_a_read(&frames->resets_since_ns, &frames->n_resets)) {
+        return NULL;
+    }
+    sl_rpc_resets_note(frames->streams.caller);
+    return "opens calls and cancels them at once";
+}
+
+// Returns what the other end did wrong, or NULL.
+static const char *count_frame(struct frames *frames) {
+    const uint8_t *head = frames->in.head;
+    skip_head(&frames->in);
+    frames->data_of = head[3] == DATA ? stream_of(head) : 0;
+    if (head[3] == HEADERS || head[3] == CONTINUATION) {
+        frames->n_block += frames->in.n_skipped + HEAD;
     }
     frames->n_owed += is_acknowledged(head) && !(head[4] & ACK);
     if (frames->n_owed > MOST_OWED) { // gRPC keeps what it cannot send
@@ -126,15 +147,7 @@ static const char *count_frame(struct frames *frames) {
     if (frames->n_block > 0 && head[4] & END_HEADERS && (head[3] == HEADERS || head[3] == CONTINUATION)) {
         frames->n_block = 0;
     }
-    if (head[3] != RST_STREAM) {
-        return NULL;
-    }
-    sl_rpc_streams_close(&frames->streams, stream);
-    if (stream <= frames->newest_before || !sl_rpc_resets_in_a_read(&frames->resets_since_ns, &frames->n_resets)) {
-        return NULL;
-    }
-    sl_rpc_resets_note(frames->streams.caller);
-    return "opens calls and cancels them at once";
+    return count_stream(frames, head);
 }
 
 // Takes bytes of a frame's head, or of its payload.
@@ -150,13 +163,16 @@ static size_t take(struct position *at, const uint8_t *bytes, size_t n) {
     return n_taken;
 }
 
-// Follows n bytes from the client, until it does something wrong.
+// Follows n bytes from the other end, until it does something wrong.
 static void follow(struct frames *frames, const uint8_t *bytes, size_t n) {
     while (n > 0 && !frames->wrong) {
         const bool is_data = frames->in.n_skipped > 0 && frames->data_of > 0;
         const size_t n_taken = take(&frames->in, bytes, n);
         if (is_data && !sl_rpc_streams_data(&frames->streams, frames->data_of, bytes, n_taken)) {
-            frames->wrong = "holds more than its part of the memory for requests that have not arrived completely";
+            frames->wrong =
+                frames->streams.are_replies
+                    ? "announces a reply of more than 64 MiB"
+                    : "holds more than its part of the memory for requests that have not arrived completely";
         } else if (frames->in.n_head == HEAD) {
             frames->wrong = count_frame(frames);
         }
@@ -165,13 +181,16 @@ static void follow(struct frames *frames, const uint8_t *bytes, size_t n) {
     }
 }
 
-// Follows n bytes to the client, for the streams that the server ends.
+// Follows n bytes to the other end, for the streams that a client begins, and that either ends.
 static void follow_out(struct frames *frames, const uint8_t *bytes, size_t n) {
     while (n > 0) {
         const size_t n_taken = take(&frames->out, bytes, n);
         if (frames->out.n_head == HEAD) {
             const uint8_t *head = frames->out.head;
-            if (head[3] == RST_STREAM || (head[3] == HEADERS && head[4] & END_STREAM)) {
+            const bool is_request = frames->streams.are_replies && head[3] == HEADERS;
+            if (is_request && !sl_rpc_streams_open(&frames->streams, stream_of(head))) {
+                frames->wrong = "has more calls than there is memory for";
+            } else if (head[3] == RST_STREAM || (head[3] == HEADERS && head[4] & END_STREAM && !is_request)) {
                 sl_rpc_streams_close(&frames->streams, stream_of(head));
             }
             frames->n_owed -= frames->n_owed > 0 && is_acknowledged(head) && head[4] & ACK;
@@ -182,12 +201,12 @@ static void follow_out(struct frames *frames, const uint8_t *bytes, size_t n) {
     }
 }
 
-static void complain(const char *wrong) {
+static void complain(const char *wrong, bool of_server) {
     static atomic_llong complained_ns;
     const int64_t now_ns = sl_now_ns();
     long long before_ns = atomic_load(&complained_ns);
     if (now_ns - before_ns > SL_NS_PER_S && atomic_compare_exchange_strong(&complained_ns, &before_ns, now_ns)) {
-        sl_log_warn("rpc", "a client %s: its connection is closed", wrong);
+        sl_log_warn("rpc", "a %s %s: its connection is closed", of_server ? "server" : "client", wrong);
     }
 }
 
@@ -215,8 +234,26 @@ bool sl_rpc_headers_watch(int fd, bool in_clear, int port) {
     if (!find(fd) && (!in_clear || fd >= CHUNKS * CHUNK || !add_chunk(fd / CHUNK))) {
         return !in_clear;
     }
-    begin(find(fd), in_clear, port, sl_rpc_owner_of_socket(fd), 0);
+    SL_LOCKED(&find(fd)->mutex);
+    begin(find(fd), in_clear, false, port, sl_rpc_owner_of_socket(fd), 0);
     return true;
+}
+
+// Returns true for the bytes with which a client begins a connection.
+static bool begins_http2(const void *bytes, size_t n) {
+    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    return n >= PREFACE && memcmp(bytes, preface, PREFACE) == 0;
+}
+
+// Begins to follow a connection that this process has made. Without memory, nothing bounds what its server sends.
+static void watch_client(int fd) {
+    if (!find(fd) && (fd < 0 || fd >= CHUNKS * CHUNK || !add_chunk(fd / CHUNK))) {
+        return;
+    }
+    SL_LOCKED(&find(fd)->mutex);
+    if (!find(fd)->is_watched) { // else a server's
+        begin(find(fd), true, true, sl_rpc_local_port(fd), 0, 0);
+    }
 }
 
 // Returns the next function of a name in link order, which is looked up once.
@@ -264,12 +301,13 @@ __attribute__((visibility("default"))) ssize_t recvmsg(int fd, struct msghdr *me
         sl_rpc_streams_end(&frames->streams);
     }
     const int port = frames->port;
+    const bool of_server = frames->streams.are_replies;
     pthread_mutex_unlock(&frames->mutex);
     // A descriptor that gRPC has closed may be another connection's now.
     if (!wrong || sl_rpc_local_port(fd) != port) {
         return n;
     }
-    complain(wrong);
+    complain(wrong, of_server);
     errno = ECONNRESET;
     return -1;
 }
@@ -279,6 +317,9 @@ __attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msgh
     ssize_t (*next)(int fd, const struct msghdr *message, int flags);
     void *found = next_of(&known, "sendmsg");
     memcpy(&next, &found, sizeof next);
+    if (message->msg_iovlen > 0 && begins_http2(message->msg_iov->iov_base, message->msg_iov->iov_len)) {
+        watch_client(fd);
+    }
     struct frames *frames = find(fd);
     if (!frames) {
         return next(fd, message, flags);
@@ -347,17 +388,22 @@ static uint64_t caller_of(const SSL *ssl) {
     return sl_rpc_caller_hash(&caller);
 }
 
-// Returns the frames of a connection; NULL: no memory.
-static struct frames *frames_of(SSL *ssl) {
+// Returns the frames of a connection that is followed; NULL: it is not.
+static struct frames *known_frames_of(SSL *ssl) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, make_index);
-    struct frames *frames = tls_index >= 0 ? SSL_get_ex_data(ssl, tls_index) : NULL;
+    return tls_index >= 0 ? SSL_get_ex_data(ssl, tls_index) : NULL;
+}
+
+// Returns the frames of a connection; NULL: no memory.
+static struct frames *frames_of(SSL *ssl) {
+    struct frames *frames = known_frames_of(ssl);
     if (frames || tls_index < 0 || !(frames = calloc(1, sizeof *frames))) {
         return frames;
     }
     pthread_mutex_init(&frames->mutex, NULL);
     const uint64_t caller = caller_of(ssl);
-    begin(frames, true, 0, caller / 2 % SL_RPC_OWNERS, caller);
+    begin(frames, true, !SSL_is_server(ssl), 0, caller / 2 % SL_RPC_OWNERS, caller);
     if (SSL_set_ex_data(ssl, tls_index, frames) != 1) {
         free(frames);
         return NULL;
@@ -371,12 +417,10 @@ __attribute__((visibility("default"))) int SSL_read(SSL *ssl, void *to, int byte
     void *found = next_of(&known, "SSL_read");
     memcpy(&next, &found, sizeof next);
     const int n = next(ssl, to, bytes);
-    if (n <= 0 || !SSL_is_server(ssl)) {
-        return n;
-    }
-    struct frames *frames = frames_of(ssl);
+    const bool of_server = !SSL_is_server(ssl);
+    struct frames *frames = n <= 0 ? NULL : of_server ? known_frames_of(ssl) : frames_of(ssl);
     if (!frames) {
-        return -1;
+        return n > 0 && !of_server ? -1 : n;
     }
     pthread_mutex_lock(&frames->mutex);
     frames->newest_before = frames->streams.newest;
@@ -384,7 +428,7 @@ __attribute__((visibility("default"))) int SSL_read(SSL *ssl, void *to, int byte
     const char *wrong = frames->wrong;
     pthread_mutex_unlock(&frames->mutex);
     if (wrong) {
-        complain(wrong);
+        complain(wrong, of_server);
     }
     return wrong ? -1 : n;
 }
@@ -394,7 +438,10 @@ __attribute__((visibility("default"))) int SSL_write(SSL *ssl, const void *from,
     int (*next)(SSL * ssl, const void *from, int bytes);
     void *found = next_of(&known, "SSL_write");
     memcpy(&next, &found, sizeof next);
-    struct frames *frames = SSL_is_server(ssl) && SSL_is_init_finished(ssl) ? frames_of(ssl) : NULL;
+    struct frames *frames = !SSL_is_init_finished(ssl) ? NULL
+                            : SSL_is_server(ssl) || begins_http2(from, bytes > 0 ? (size_t)bytes : 0)
+                                ? frames_of(ssl)
+                                : known_frames_of(ssl);
     const int n = next(ssl, from, bytes);
     if (frames && n > 0) {
         SL_LOCKED(&frames->mutex);

@@ -13,6 +13,8 @@
  *         connection but only calls can be refused, so this takes a thread of the server, which may be too late, and a
  *         stream of requests is its handler's. So when they hold all, the next data of a caller with more than an equal part
  *         closes its connection. Callers with less keep theirs.
+ *         A server may announce 4 GiB as well: gRPC would keep them, and then refuse the reply. So the connection of one that
+ *         announces more than a reply may have is closed at once.
  *         A caller is a tenant, or another role's name; without TLS each connection is one.
  * Threads: any; one at a time for a connection, under the mutex of its frames.
  */
@@ -45,6 +47,7 @@ static struct {
     struct sl_loop *loops[SL_RPC_SERVERS]; // which are woken then
 } all = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 static atomic_size_t most_streams; // of a connection
+static atomic_llong most_of_reply;
 
 void sl_rpc_streams_allow(size_t n_streams, int64_t n_bytes) {
     SL_LOCKED(&all.mutex);
@@ -52,6 +55,12 @@ void sl_rpc_streams_allow(size_t n_streams, int64_t n_bytes) {
         atomic_store(&most_streams, n_streams);
     }
     all.most = n_bytes > all.most ? n_bytes : all.most;
+}
+
+void sl_rpc_streams_allow_replies(int64_t n_bytes) {
+    long long before = atomic_load(&most_of_reply);
+    while (n_bytes > before && !atomic_compare_exchange_weak(&most_of_reply, &before, n_bytes)) {
+    }
 }
 
 void sl_rpc_streams_wake(struct sl_loop *loop, bool wakes) {
@@ -149,7 +158,8 @@ bool sl_rpc_streams_open(struct sl_rpc_streams *streams, uint32_t id) {
         return true;
     }
     streams->newest = id;
-    const size_t n_open = streams->n - streams->n_closed, most = atomic_load(&most_streams);
+    const size_t n_open = streams->n - streams->n_closed;
+    const size_t most = streams->are_replies ? SIZE_MAX : atomic_load(&most_streams);
     if (n_open >= most) {
         sl_rpc_resets_note(streams->caller);
         return false;
@@ -200,6 +210,17 @@ bool sl_rpc_streams_data(struct sl_rpc_streams *streams, uint32_t id, const uint
             stream->left -= (uint32_t)n_taken;
             stream->held += (uint32_t)n_taken;
         }
+        if (streams->are_replies && stream->n_head == 1 && *bytes > 1) { // not gRPC's, which will find that itself
+            sl_rpc_streams_close(streams, id);
+            return true;
+        }
+        if (streams->are_replies && stream->n_head == HEAD) {
+            if (stream->left > atomic_load(&most_of_reply)) {
+                return false;
+            }
+            stream->held =
+                0; // a call gets one reply, or takes them one after the other: only the length is of interest
+        }
         if (stream->n_head == HEAD && stream->left == 0) {
             stream->n_head = 0;
             stream->held = 0;
@@ -217,5 +238,6 @@ void sl_rpc_streams_end(struct sl_rpc_streams *streams) {
         }
     }
     free(streams->table);
-    *streams = (struct sl_rpc_streams){.owner = streams->owner, .caller = streams->caller};
+    *streams = (struct sl_rpc_streams){
+        .owner = streams->owner, .caller = streams->caller, .are_replies = streams->are_replies};
 }

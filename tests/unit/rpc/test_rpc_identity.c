@@ -8,6 +8,7 @@
 // clang-format on
 
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include "tests/certificates.h"
 #include "tests/unit/rpc/echo_service.h"
@@ -268,6 +269,62 @@ static void test_a_caller_has_its_share_of_the_places(void **state) {
     sl_rpc_server_stop(&shared, 0);
 }
 
+// Starts a server whose replies to "long" are too long. pclose() ends it.
+static FILE *start_long_replies(const char *who, char address_out[64]) {
+    char command[400], path[200];
+    snprintf(path, sizeof path, "%s/address", folder);
+    snprintf(command, sizeof command, "exec /usr/bin/python3 tests/unit/rpc/long_replies.py %s %s %s", path,
+             who ? folder : "", who ? who : "");
+    FILE *server_input = popen(command, "w");
+    assert_non_null(server_input);
+    FILE *file = NULL;
+    for (int i = 0; i < 30000 && !(file = fopen(path, "r")); i++) {
+        sl_sleep_ms(1);
+    }
+    assert_non_null(file);
+    assert_non_null(fgets(address_out, 64, file));
+    address_out[strcspn(address_out, "\n")] = '\0';
+    fclose(file);
+    assert_int_equal(remove(path), 0);
+    return server_input;
+}
+
+static int64_t peak_bytes(void) {
+    struct rusage usage;
+    assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_maxrss * INT64_C(1024);
+}
+
+// gRPC would keep as much of a reply as the server announces, and then refuse it.
+static void test_what_a_server_announces_is_bounded(void **state) {
+    (void)state;
+    static const char *const who[] = {NULL, "worker-decode-w"};
+    for (int i = 0; i < 2; i++) {
+        char address[64];
+        FILE *server_input = start_long_replies(who[i], address);
+        struct sl_rpc_credentials *credentials = i > 0 ? credentials_of(folder, "client-acme-alice") : NULL;
+        struct sl_rpc_channel *channel;
+        struct sl_error err = {0};
+        assert_int_equal(sl_rpc_channel_create(address, credentials, SL_ROLE_ANY, &channel, &err), SL_OK);
+        Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
+        const int64_t before = peak_bytes();
+        request.job_id = "long";
+        assert_int_not_equal(
+            sl_rpc_unary(channel, &echo_get, &request.base, sl_deadline_in_ms(30000), NULL, NULL, &err), SL_OK);
+        assert_in_range(peak_bytes() - before, 0, 32 << 20);
+        request.job_id = "short"; // over another connection
+        enum sl_status status = SL_ERR_PEER_LOST;
+        for (int k = 0; k < 100 && status != SL_OK; k++) {
+            status = sl_rpc_unary(channel, &echo_get, &request.base, sl_deadline_in_ms(30000), NULL, NULL, &err);
+            sl_sleep_ms(status == SL_OK ? 0 : 50);
+        }
+        assert_int_equal(status, SL_OK);
+        sl_rpc_channel_destroy(&channel);
+        sl_rpc_credentials_destroy(&credentials);
+        assert_int_equal(pclose(server_input), 0);
+    }
+}
+
 static void test_no_credentials_no_other_hosts(void **state) {
     (void)state;
     struct sl_rpc_server *second = NULL;
@@ -313,6 +370,7 @@ int main(void) {
         cmocka_unit_test(test_endless_headers_over_tls),
         cmocka_unit_test(test_requests_in_part_over_tls),
         cmocka_unit_test(test_a_caller_has_its_share_of_the_places),
+        cmocka_unit_test(test_what_a_server_announces_is_bounded),
         cmocka_unit_test(test_no_credentials_no_other_hosts),
         cmocka_unit_test(test_files_that_are_not_what_they_should_be),
     };
