@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: offsets of the parts of a page; page.h shows the layout.
+// Purpose: offsets of the parts of a page, which page.h shows; clearing unused slots.
 #include "engine/kvcache/page.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define MAX_HEAD_DIM 512 // a page of f32 is then 256 KiB; no model comes near
@@ -44,4 +45,19 @@ enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_for
     layout->states = place(&end, (uint32_t)n_states * SL_PAGE_SLOTS * (uint32_t)sizeof(float));
     layout->bytes = end;
     return SL_OK;
+}
+
+void sl_page_clear(const struct sl_page_layout *layout, void *page, uint32_t n_slots) {
+    size_t row = (size_t)layout->head_dim * (size_t)sl_kv_format_bits(layout->k_format) / 8;
+    size_t left = SL_PAGE_SLOTS - n_slots, number = sizeof(float);
+    char *bytes = page;
+    assert(n_slots <= SL_PAGE_SLOTS && !sl_kv_format_is_quantized(layout->format));
+    memset(bytes + layout->k + n_slots * row, 0, left * row);
+    memset(bytes + layout->v + n_slots * row, 0, left * row);
+    if (layout->has_positions) {
+        memset(bytes + layout->positions + n_slots * number, 0, left * number);
+    }
+    for (size_t plane = 0; plane < (size_t)layout->n_states; plane++) {
+        memset(bytes + layout->states + (plane * SL_PAGE_SLOTS + n_slots) * number, 0, left * number);
+    }
 }

@@ -17,7 +17,6 @@
  *   Codes are packed LSB first: element e of a row sits at bits e*B of the row. x^ = code * scale + zero.
  *
  * Not here: ownership of pages (engine/kvcache/session.h), reading and writing rows (engine/tensor/ops.h).
- *           Page memory is opaque here.
  */
 #pragma once
 
@@ -43,6 +42,10 @@ struct sl_page_layout {
 // SL_ERR_INVALID: head_dim or n_states out of bounds.
 enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_format format, int head_dim, int n_states,
                                    bool has_positions);
+
+// Clears the slots from n_slots on in a page of floats that the host can write. Whole pages leave a process, also the last
+// one of a head, whose memory may have held the slots of another session.
+void sl_page_clear(const struct sl_page_layout *layout, void *page, uint32_t n_slots);
 
 // Returns how many channels of a V row share a scale: all of a row of up to 64 channels, else 64, or 32 if 64 does
 // not divide the row.

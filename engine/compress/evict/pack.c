@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: quantizes full pages of a final layer into its packed layout; the last, partial page stays as it is. Runs
- *          only after the layer's last eviction, because packed pages cannot be compacted.
+ * Purpose: quantizes full pages of a final layer into its packed layout; the last, partial page stays as it is, with its
+ *          unused slots cleared. Runs only after the layer's last eviction, because packed pages cannot be compacted.
  *
  * Design: packs in rounds. The first round packs one page of every head; later rounds pack as many as fit into the
  *         memory that earlier rounds have freed. So the layer never holds more than before plus one packed page per
@@ -60,10 +60,28 @@ static uint32_t next_round(const struct sl_layer *l, int n_heads, size_t given_b
     return n < SL_PACK_PAGES ? (uint32_t)n : SL_PACK_PAGES;
 }
 
+// Clears what no slot uses of each head's last page. Not where the host cannot write pages.
+static enum sl_status clear_last_pages(struct sl_compressor *c, struct sl_session *session, int layer,
+                                       struct sl_error *err) {
+    const struct sl_layer *l = &session->layers[layer];
+    if (!c->stream->device->ops->one_memory) {
+        return SL_OK;
+    }
+    SL_TRY(sl_stream_wait(c->stream, err));
+    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+        uint32_t n_full = l->heads[h].n_slots / SL_PAGE_SLOTS, n_last = l->heads[h].n_slots % SL_PAGE_SLOTS;
+        if (n_last > 0) {
+            sl_page_clear(&l->work, l->heads[h].pages[n_full], n_last);
+        }
+    }
+    return SL_OK;
+}
+
 enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session, int layer, struct sl_error *err) {
     const struct sl_layer *l = &session->layers[layer];
     int n_heads = session->geometry.n_kv_heads;
     size_t given_back = 0;
+    SL_TRY(clear_last_pages(c, session, layer, err));
     if (!sl_kv_format_is_quantized(l->packed.format)) {
         return SL_OK;
     }

@@ -305,6 +305,51 @@ static void test_compressor_packs_later_when_the_arena_is_full(void **state) {
     drive_stop(&drive);
 }
 
+// What leaves a worker has nothing of the sessions that used its memory before, whatever the format and what is evicted.
+static void test_compressor_clears_slots_that_no_token_uses(void **state) {
+    (void)state;
+    static const char *const recipes[] = {"full",
+                                          "full,format=f32",
+                                          "full,format=int4",
+                                          "h2o,budget=40",
+                                          "snapkv,budget=80,format=int8",
+                                          "kvzip,budget=0.5,format=k4v2"};
+    const struct sl_kv_geometry g = {2, 2, 16};
+    for (size_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
+        struct drive drive;
+        drive_start(&drive, recipes[i], &g, 1, 150, 9, 1.0f, 1);
+        size_t free_bytes;
+        struct sl_arena_stats stats;
+        sl_arena_get_stats(drive.arena, &stats);
+        free_bytes = stats.largest_free_bytes;
+        void *before = sl_arena_alloc(drive.arena, free_bytes);
+        assert_non_null(before);
+        memset(before, 0x7b, free_bytes);
+        sl_arena_free(drive.arena, before);
+        while (drive_next_chunk(&drive)) {
+        }
+        for (int l = 0; l < 2; l++) {
+            for (int h = 0; h < 2; h++) {
+                struct sl_kv kv = drive_kv(&drive, l, h);
+                uint32_t n_last = kv.n_slots % SL_PAGE_SLOTS,
+                         row = 16 * (uint32_t)sl_kv_format_bits(kv.work->format) / 8;
+                const char *page = kv.pages[kv.n_slots / SL_PAGE_SLOTS];
+                assert_true(n_last > 0);
+                for (uint32_t at = n_last * row; at < SL_PAGE_SLOTS * row; at++) {
+                    assert_true(page[kv.work->k + at] == 0 && page[kv.work->v + at] == 0);
+                }
+                for (uint32_t at = 4 * n_last; kv.work->has_positions && at < 4 * SL_PAGE_SLOTS; at++) {
+                    assert_int_equal(page[kv.work->positions + at], 0);
+                }
+                for (uint32_t at = 4 * n_last; kv.work->n_states > 0 && at < 4 * SL_PAGE_SLOTS; at++) {
+                    assert_int_equal(page[kv.work->states + at], 0);
+                }
+            }
+        }
+        drive_stop(&drive);
+    }
+}
+
 static void test_compressor_refuses_to_evict_from_packed_pages(void **state) {
     (void)state;
     struct sl_kv_geometry g = {1, 1, 16};
@@ -342,7 +387,8 @@ static enum sl_status make_compressor(void *arg, struct sl_error *err) {
 static void test_compressor_without_memory_is_refused(void **state) {
     (void)state;
     static const char *const recipes[] = {"full,format=int4", "h2o,budget=0.5", "snapkv,budget=64",
-                                          "score=cis,scope=stabilizers:8+tail:8,budget=40,when=chunk", "d2o,budget=0.5"};
+                                          "score=cis,scope=stabilizers:8+tail:8,budget=40,when=chunk",
+                                          "d2o,budget=0.5"};
     const struct sl_kv_geometry geometry = {2, 2, 16};
     for (size_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
         struct drive drive;
@@ -358,6 +404,7 @@ int main(void) {
         cmocka_unit_test(test_compressor_accumulates_on_every_chunk),
         cmocka_unit_test(test_compressor_wants_lse_only_for_attention_scores),
         cmocka_unit_test(test_compressor_packs_later_when_the_arena_is_full),
+        cmocka_unit_test(test_compressor_clears_slots_that_no_token_uses),
         cmocka_unit_test(test_compressor_refuses_to_evict_from_packed_pages),
         cmocka_unit_test(test_compressor_refuses_more_slots_than_planned),
         cmocka_unit_test(test_compressor_without_memory_is_refused),
