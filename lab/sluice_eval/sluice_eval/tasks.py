@@ -2,7 +2,7 @@
 """Synthetic tasks of any length, for any tokenizer, from a seed: the tasks of RULER and InfiniteBench in our own words.
 
 A task is a row of a table and a writer. One search that counts tokens finds how much haystack fits, for all tasks. The
-same (task, tokenizer, tokens, seed, index) gives the same bytes on every machine. docs/EVALUATION.md has their list.
+same (task, tokenizer, tokens, seed, index) gives the same bytes on every machine. `python3 -m sluice_eval tasks` lists them.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Task:
     max_size: int = 0  # largest size with enough different words; 0: any
 
 
-# To add a task: a row here, a writer if none fits, and a line in docs/EVALUATION.md.
+# To add a task: a row here, and a writer if none fits.
 _ALL = "contains-all"
 _NEEDLES = writers.write_needles
 TASKS = [
