@@ -452,17 +452,21 @@ def papers_measure(model):
 
 
 def papers():
-    """Returns the table of the claims, judged as sluice_eval/report.py does, but over documents."""
+    """Returns the table of the claims, judged as sluice_eval/report.py does, but over documents. `sluice_eval documents` asks what a
+    claim needs: --mode and --recipe "BETTER;WORSE" of its line, --seed 2 --tokens 1024."""
     sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
     from sluice_eval.bootstrap import bootstrap_mean  # needs NumPy
     from sluice_eval.report import Verdict, verdict_of
     mean = lambda values: sum(values) / len(values)
+    on_demo = collections.defaultdict(list)
+    for row in read("claims"):
+        on_demo[row["paper"], row["claim"]].append(f"{row['budget']}: {row['verdict']}".removeprefix(": "))
     scores, n_questions = collections.defaultdict(dict), {}  # of (mode, recipe): {document: its mean}; of a document
     for row in read("papers"):
         if not row["refused"]:
             values = [float(value) / 100 for value in row["points"].split()]
             scores[row["mode"], row["recipe"]][row["document"]], n_questions[row["document"]] = mean(values), len(values)
-    table = [["mode", *CLAIM_HEAD, "questions"]]
+    table = [["mode", *CLAIM_HEAD, "questions", "on_models_demo", "better_recipe", "worse_recipe"]]
     for mode in ("aware", "agnostic"):
         for claim, *recipes in papers_claims(mode):
             better, worse, full = (scores[mode, recipe] for recipe in (*recipes, "full"))
@@ -473,7 +477,8 @@ def papers():
             verdict = verdict_of(Verdict(known, "", "", *means, interval, len(both)))
             table.append([mode, *claim_row({**claim, "budget": "50%" if "=0.5" in recipes[0] else "", "better_score": means[0], "worse_score": means[1],
                                             "difference": {end: getattr(interval, end) if both else None for end in ("mean", "low", "high")},
-                                            "verdict": verdict}), sum(n_questions[document] for document in both)])
+                                            "verdict": verdict}), sum(n_questions[document] for document in both),
+                          "; ".join(on_demo[claim["paper"], claim["text"]]), *recipes])
     return table
 
 
