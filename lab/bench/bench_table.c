@@ -11,16 +11,15 @@
 #include "client/cli/subcommands.h"
 #include "client/cli/tool.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/coordinator/bench_coordinator.h"
+#include "lab/bench/coordinator/coordinator_benches.h"
 #include "lab/bench/store/store_bench.h"
 #include "lab/python.h"
 
 // Runs the bench whose name is argv[0].
 static int run_bench(int argc, char **argv) {
-    static const struct sl_bench *const all[] = {&sl_bench_engine,      &sl_bench_cells,  &sl_bench_calibrate,
-                                                 &sl_bench_kernels,     &sl_bench_memory, &sl_bench_ships,
-                                                 &sl_bench_store,       &sl_bench_decode, &sl_bench_evict,
-                                                 &sl_bench_coordinator, &sl_bench_tiers};
+    static const struct sl_bench *const all[] = {
+        &sl_bench_engine, &sl_bench_cells,  &sl_bench_calibrate, &sl_bench_kernels, &sl_bench_memory,  &sl_bench_ships,
+        &sl_bench_store,  &sl_bench_decode, &sl_bench_evict,     &sl_bench_jobs,    &sl_bench_waiting, &sl_bench_tiers};
     size_t i = 0;
     while (strcmp(all[i]->name + strlen("sluice bench "), argv[0]) != 0) { // the table has no other names
         i++;
@@ -32,9 +31,13 @@ static int run_bench(int argc, char **argv) {
 static int run_python(int argc, char **argv) {
     static const struct {
         const char *name, *module;
-    } all[] = {{"cluster", "sluice_bench"},         {"compress", "sluice_bench.compress"},
-               {"documents", "sluice_bench.asked"}, {"hollow", "sluice_bench.hollow"},
-               {"mixed", "sluice_bench.mixed"},     {"ship", "sluice_bench.ship"},
+    } all[] = {{"cluster", "sluice_bench"},
+               {"compress", "sluice_bench.compress"},
+               {"coordinator", "sluice_bench.coordinator"},
+               {"documents", "sluice_bench.asked"},
+               {"hollow", "sluice_bench.hollow"},
+               {"mixed", "sluice_bench.mixed"},
+               {"ship", "sluice_bench.ship"},
                {"ttft", "sluice_bench.ttft"}};
     struct sl_error err = {0};
     char bin[PATH_MAX], **words = calloc((size_t)argc + 4, sizeof *words);
@@ -69,7 +72,9 @@ static const struct sl_subcommand benches[] = {
     {"ttft", "time to first token: the cluster against one process doing both phases", run_python},
     {"mixed", "short prompts beside a long one, against the same short prompts alone", run_python},
     {"evict", "a trace replayed against a store's memory, for each eviction policy and size", run_bench},
-    {"coordinator", "the coordinator alone: workers that only wait, up to 10,000 jobs at once", run_bench},
+    {"coordinator", "the coordinator alone: workers that only wait, up to 10,000 jobs at once", run_python},
+    {"jobs", "clients of a coordinator; what `coordinator` starts", run_bench},
+    {"waiting", "workers that only wait; what `coordinator` starts", run_bench},
     {"cluster", "requests at given rates to OpenAI-compatible servers: latencies and goodput; also `serve`",
      run_python},
     {"documents", "many questions about one long text, kept as a document or read again: time, bytes, right answers",

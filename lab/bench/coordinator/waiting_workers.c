@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lab/bench/coordinator/waiting_workers.h"
+/*
+ * Purpose: `sluice bench waiting`: workers that only wait, until a signal comes. They report how long they have waited: prefill_ms,
+ *          and retrieval.wait_ms of decode. Prints "ready" when all have joined.
+ */
+#include "lab/bench/coordinator/coordinator_benches.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -11,6 +15,8 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/version.h"
+#include "client/cli/tool.h"
+#include "engine/model/model.h"
 #include "net/rpc/rpc.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
@@ -24,8 +30,28 @@
 #define N_HEARTS      4  // threads that send the heartbeats
 #define BEAT_EVERY_MS 1000
 
+struct options {
+    const char *coordinator, *model;
+    int64_t n, prefill_ms, token_ms;
+};
+
+static const struct sl_option option_table[] = {
+    {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "to join", SL_FIELD(options, coordinator)},
+    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "that they say to serve", SL_FIELD(options, model)},
+    {"workers", 0, SL_OPTION_INT, "8", "N", "half of them prefill", SL_FIELD(options, n), 2, 1024},
+    {"prefill-ms", 0, SL_OPTION_INT, "2", "MS", "that a worker waits instead of reading", SL_FIELD(options, prefill_ms),
+     0, 60000},
+    {"token-ms", 0, SL_OPTION_INT, "2", "MS", "that it waits before each token", SL_FIELD(options, token_ms), 0, 60000},
+};
+
+struct bench {
+    struct options options;
+    struct sl_signals signals;
+    uint64_t fingerprint; // the model's
+};
+
 struct worker {
-    const struct sl_waiting_config *config;
+    const struct bench *bench;
     struct sl_rpc_server *server;
     char name[32];
     Sluice__V1__WorkerRole role;
@@ -55,7 +81,8 @@ static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const
     const struct worker *worker = service;
     (void)message;
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
-    SL_FAIL_IF(!nap(call, worker->config->prefill_ms, &statistics.prefill_ms), err, SL_ERR_CANCELLED, "cancelled");
+    SL_FAIL_IF(!nap(call, worker->bench->options.prefill_ms, &statistics.prefill_ms), err, SL_ERR_CANCELLED,
+               "cancelled");
     Sluice__V1__PrefillDone done = SLUICE__V1__PREFILL_DONE__INIT;
     done.statistics = &statistics;
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
@@ -109,7 +136,7 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
     token.id = 100;
     for (token.index = request->resumed ? (int32_t)request->resumed->n_ids : 0; token.index < request->max_new_tokens;
          token.index++) {
-        SL_FAIL_IF(!nap(call, worker->config->token_ms, &retrieval.wait_ms) ||
+        SL_FAIL_IF(!nap(call, worker->bench->options.token_ms, &retrieval.wait_ms) ||
                        sl_rpc_call_send(call, &event.base) != SL_OK,
                    err, SL_ERR_CANCELLED, "cancelled");
     }
@@ -139,7 +166,7 @@ static enum sl_status join(const struct worker *worker, struct sl_rpc_channel *c
     info.role = worker->role;
     info.rpc_address = (char *)sl_rpc_server_address(worker->server);
     info.version = SL_VERSION;
-    info.model_fingerprint = worker->config->model;
+    info.model_fingerprint = worker->bench->fingerprint;
     info.arena_bytes = ARENA_BYTES;
     info.max_jobs = MAX_JOBS;
     info.epoch = worker->epoch;
@@ -192,21 +219,23 @@ static void *beat(void *arg) {
     return NULL;
 }
 
-enum sl_status sl_waiting_workers_run(const struct sl_waiting_config *config, struct sl_signals *signals,
-                                      struct sl_error *err) {
+static enum sl_status run(void *arg, struct sl_error *err) {
+    struct bench *bench = arg;
+    const struct options *o = &bench->options;
+    SL_TRY(sl_model_fingerprint(o->model, SL_WEIGHT_STORED, &bench->fingerprint, err));
     struct sl_rpc_channel *channel = NULL;
     struct heart hearts[N_HEARTS];
     int n_hearts = 0; // that beat
     int64_t n = 0;
     atomic_bool stop = false;
-    struct worker *workers = calloc((size_t)config->n, sizeof *workers);
+    struct worker *workers = calloc((size_t)o->n, sizeof *workers);
     sl_descriptors_raise();
     (void)sl_log_configure("warn", NULL);
     sl_rpc_init();
-    enum sl_status status = workers ? sl_rpc_channel_create(config->coordinator, NULL, SL_ROLE_ANY, &channel, err)
-                                    : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %d workers", (int)config->n);
-    for (; status == SL_OK && n < config->n; n++) { // one that is lost meanwhile joins again at its first beat
-        workers[n].config = config;
+    enum sl_status status = workers ? sl_rpc_channel_create(o->coordinator, NULL, SL_ROLE_ANY, &channel, err)
+                                    : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %d workers", (int)o->n);
+    for (; status == SL_OK && n < o->n; n++) { // one that is lost meanwhile joins again at its first beat
+        workers[n].bench = bench;
         status = start(&workers[n], n, channel, err);
     }
     while (status == SL_OK && n_hearts < N_HEARTS) {
@@ -219,7 +248,7 @@ enum sl_status sl_waiting_workers_run(const struct sl_waiting_config *config, st
         printf("ready workers=%d\n", (int)n);
         fflush(stdout);
     }
-    while (status == SL_OK && sl_signals_received(signals) == 0) {
+    while (status == SL_OK && sl_signals_received(&bench->signals) == 0) {
         sl_sleep_ms(50);
     }
     atomic_store(&stop, true);
@@ -234,3 +263,6 @@ enum sl_status sl_waiting_workers_run(const struct sl_waiting_config *config, st
     free(workers);
     return status;
 }
+
+SL_BENCH(waiting, "[options]", "Be workers that only wait, of a coordinator; what `coordinator` starts.",
+         .counts = true, .check = NULL);

@@ -58,13 +58,14 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a bench that is killed leaves no cluster
 
 
-class _Child:
+class Child:
     """A process that says on its standard output when it is ready."""
 
     def __init__(self, words: list[str]) -> None:
         self._errors = tempfile.TemporaryFile()  # the child would block on a pipe that is full
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, text=True,
                                          start_new_session=True, preexec_fn=die_with_parent)
+        self.pid = self._process.pid
 
     def ready_line(self) -> str:
         line = self._process.stdout.readline()
@@ -100,7 +101,7 @@ class Cluster:
     """A prefill and a decode worker on this machine, without a KV store, so that nothing is reused; or a cluster that runs
     already. Either is asked by a gateway of its own."""
 
-    def __init__(self, child: _Child, addresses_of: Callable[[str], tuple[str, str]], tls: list[str]) -> None:
+    def __init__(self, child: Child, addresses_of: Callable[[str], tuple[str, str]], tls: list[str]) -> None:
         """addresses_of: returns those of the gateway and of the coordinator, from the child's line."""
         self._child, self._tls = child, tls
         try:
@@ -118,7 +119,7 @@ class Cluster:
         words = [tool(), "up", "--model", model, "--kvstore", "0", "--port", "0", "--http-port", "0", "--transport", transport,
                  "--workers-log", "warn", "--ready-timeout", "60s", "--verbose", "--keep-going", "--json"]
         words += [*(["--device", device] if device else []), *(["--arena", arena] if arena else [])]
-        return cls(_Child(words), lambda line: operator.itemgetter("http", "coordinator")(json.loads(line)), [])
+        return cls(Child(words), lambda line: operator.itemgetter("http", "coordinator")(json.loads(line)), [])
 
     @classmethod
     def join(cls, address: str, tls: list[str]) -> Cluster:
@@ -126,7 +127,7 @@ class Cluster:
         _newest_job(address, tls)
         gateway = os.path.join(os.path.dirname(tool()), "sluice-gateway")
         words = [gateway, "--coordinator", address, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log", "warn", *tls]
-        return cls(_Child(words), lambda line: (line.split("http=")[1].split()[0], address), tls)
+        return cls(Child(words), lambda line: (line.split("http=")[1].split()[0], address), tls)
 
     def _call(self, method: str, path: str, body: Optional[str], seconds: float) -> tuple[int, bytes]:
         """Returns the reply's status and body."""
@@ -207,13 +208,14 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def parser(bench: str, summary: str) -> argparse.ArgumentParser:
+def parser(bench: str, summary: str, has_device: bool = True) -> argparse.ArgumentParser:
     made = _Parser(prog=f"sluice bench {bench}", description=summary, usage="%(prog)s [options]", allow_abbrev=False,
                                    formatter_class=_Help)
     made.add_argument("--version", action="version", version=__version__)
     made.add_argument("--model", "-m", default=os.environ.get("SLUICE_MODEL", "demo"), metavar="MODEL",
                       help="model folder, GGUF file, or a name of `sluice models` [demo]")
-    made.add_argument("--device", default=os.environ.get("SLUICE_DEVICE", ""), metavar="DEVICE", help="as of `sluice up`")
+    if has_device:
+        made.add_argument("--device", default=os.environ.get("SLUICE_DEVICE", ""), metavar="DEVICE", help="as of `sluice up`")
     made.add_argument("--time-limit", type=lambda text: 0.0 if text == "0" else options.duration(text), default=0.0, metavar="TIME",
                       help="stop after so long, with the rows that were measured; 0: never [0]")
     made.add_argument("--json", "-j", action="store_true", help="one JSON object a line")

@@ -157,8 +157,8 @@ class Limits(unittest.TestCase):
             "store": ["--largest", "64K", "--clients", "2", "--entries", "2048", "--runs", "128"],
         }
         offered = re.findall(r"^  (\w+) ", run("bench", "--help").stdout, re.M)
-        # memory and evict time nothing; cluster's runs have a --duration; ships are as many as there are lines
-        self.assertEqual(sorted(offered), sorted([*benches, "cluster", "documents", "evict", "hollow", "memory", "ships"]))
+        # memory and evict time nothing; cluster's runs have a --duration; ships are as many as there are lines; jobs and waiting are parts of coordinator
+        self.assertEqual(sorted(offered), sorted([*benches, "cluster", "documents", "evict", "hollow", "jobs", "memory", "ships", "waiting"]))
         for name, words in benches.items():
             began = time.monotonic()
             done = run("bench", name, *words, "--time-limit", "2s", "--json")

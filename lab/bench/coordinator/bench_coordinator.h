@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice bench coordinator`, a row of the table of benches.
-#pragma once
-
-#include "lab/bench_row.h"
-
-extern const struct sl_bench sl_bench_coordinator;
