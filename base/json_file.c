@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -56,4 +57,21 @@ enum sl_status sl_json_file_write(const char *path, const json_t *json, size_t f
                sl_whole_file_abandon(&whole), err, SL_ERR_EXHAUSTED, "%s: out of memory", path);
     fputc('\n', whole.file);
     return sl_whole_file_finish(&whole, err);
+}
+
+json_t *sl_text_json(const char *text) {
+    json_t *json = json_string(text);
+    if (json) {
+        return json;
+    }
+    char *copy = strdup(text);
+    if (!copy) {
+        return NULL;
+    }
+    for (char *c = copy; *c; c++) {
+        *c = (unsigned char)*c < 0x80 ? *c : '?';
+    }
+    json = json_string(copy);
+    free(copy);
+    return json;
 }

@@ -4,24 +4,9 @@
 #include <ctype.h>
 #include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-// Returns a text as JSON. Clients choose labels and workers choose error texts: invalid ones must not make the whole
-// object fail.
-static json_t *text_of(const char *text) {
-    json_t *json = json_string(text);
-    if (json) {
-        return json;
-    }
-    char *plain = strdup(text);
-    for (char *c = plain; c && *c; c++) {
-        *c = (unsigned char)*c < 128 ? *c : '?';
-    }
-    json = plain ? json_string(plain) : NULL;
-    free(plain);
-    return json;
-}
+#include "base/json_file.h"
 
 // Returns a number of a worker; one that JSON cannot express becomes 0.
 static double number_of(double value) {
@@ -48,14 +33,15 @@ static json_t *job_of(const Sluice__V1__Job *job) {
     const Sluice__V1__Statistics *s = job->statistics ? job->statistics : &none;
     return json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "id",
-        text_of(job->job_id), "tenant", text_of(job->tenant), "label", text_of(job->label), "recipe",
-        text_of(job->recipe), "state", name_of(&sluice__v1__job_state__descriptor, (int)job->state), "submitted_ms",
-        (json_int_t)job->submitted_ms, "prompt_tokens", (json_int_t)job->n_prompt_tokens, "read_tokens",
+        sl_text_json(job->job_id), "tenant", sl_text_json(job->tenant), "label", sl_text_json(job->label), "recipe",
+        sl_text_json(job->recipe), "state", name_of(&sluice__v1__job_state__descriptor, (int)job->state),
+        "submitted_ms", (json_int_t)job->submitted_ms, "prompt_tokens", (json_int_t)job->n_prompt_tokens, "read_tokens",
         (json_int_t)job->n_read_tokens, "reused_tokens", (json_int_t)s->n_reused_tokens, "output_tokens",
         (json_int_t)job->n_output_tokens, "max_tokens", (json_int_t)job->max_new_tokens, "capsule_bytes",
         (json_int_t)s->capsule_bytes, "full_bytes", (json_int_t)s->full_bytes, "queue_ms", number_of(s->queue_ms),
         "ttft_ms", s->ttft_ms, "tpot_ms", s->tpot_ms, "total_ms", s->total_ms, "prefill_worker",
-        text_of(job->prefill_worker), "decode_worker", text_of(job->decode_worker), "error", text_of(job->status_text));
+        sl_text_json(job->prefill_worker), "decode_worker", sl_text_json(job->decode_worker), "error",
+        sl_text_json(job->status_text));
 }
 
 static bool has_job(const Sluice__V1__ListReply *list, const char *id) {
@@ -108,11 +94,11 @@ static json_t *worker_of(const Sluice__V1__WorkerStatus *worker) {
     const Sluice__V1__WorkerInfo *info = worker->info ? worker->info : &no_info;
     const Sluice__V1__WorkerLoad *load = worker->load ? worker->load : &no_load;
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I}", "name",
-                     text_of(info->name), "role",
+                     sl_text_json(info->name), "role",
                      info->reads ? json_string("both") : name_of(&sluice__v1__worker_role__descriptor, (int)info->role),
                      "state", name_of(&sluice__v1__worker_state__descriptor, (int)worker->state), "address",
-                     text_of(info->rpc_address), "fabric_address", text_of(info->fabric_address), "device",
-                     text_of(info->device), "jobs", (json_int_t)load->jobs, "max_jobs", (json_int_t)info->max_jobs,
+                     sl_text_json(info->rpc_address), "fabric_address", sl_text_json(info->fabric_address), "device",
+                     sl_text_json(info->device), "jobs", (json_int_t)load->jobs, "max_jobs", (json_int_t)info->max_jobs,
                      "arena_used_bytes", (json_int_t)load->arena_used_bytes, "arena_bytes",
                      (json_int_t)info->arena_bytes, "tokens_per_s", number_of(load->tokens_per_s), "leases",
                      (json_int_t)load->leases, "stored_bytes", (json_int_t)(load->stored_bytes + load->offloaded_bytes),
@@ -138,9 +124,9 @@ static json_t *workers_of(const Sluice__V1__WorkersReply *reply) {
 char *sl_status_json(const struct sl_status_input *input) {
     const struct sl_served_model *model = input->model;
     const Sluice__V1__ListReply *const lists[] = {input->queued, input->running, input->ended};
-    json_t *coordinator =
-        json_pack("{s:b, s:b, s:o, s:o, s:o}", "answers", input->running != NULL, "ready", (int)model->ready, "why",
-                  text_of(input->why), "model", text_of(model->name), "default_recipe", text_of(model->default_recipe));
+    json_t *coordinator = json_pack("{s:b, s:b, s:o, s:o, s:o}", "answers", input->running != NULL, "ready",
+                                    (int)model->ready, "why", sl_text_json(input->why), "model",
+                                    sl_text_json(model->name), "default_recipe", sl_text_json(model->default_recipe));
     json_t *object =
         json_pack("{s:I, s:o, s:b, s:o, s:o, s:o}", "time_ms", (json_int_t)input->now_ms, "coordinator", coordinator,
                   "everybody", input->running && input->running->everybody, "totals", totals_of(input->ended), "jobs",

@@ -4,24 +4,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-
-json_t *sl_text_json(const char *text) {
-    json_t *json = json_string(text);
-    if (json) {
-        return json;
-    }
-    char *copy = strdup(text);
-    if (!copy) {
-        return NULL;
-    }
-    for (char *c = copy; *c; c++) {
-        *c = (unsigned char)*c < 0x80 ? *c : '?';
-    }
-    json = json_string(copy);
-    free(copy);
-    return json;
-}
 
 static json_t *bytes_json(const ProtobufCBinaryData *bytes) {
     char *hex = malloc(bytes->len * 2 + 1);

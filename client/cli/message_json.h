@@ -13,9 +13,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-// Returns a text of another process as JSON (protobuf-c does not check its strings, and file names are any bytes). If
-// it is not UTF-8, bytes above 0x7f become '?'. A new reference, or NULL when out of memory.
-json_t *sl_text_json(const char *text);
+#include "base/json_file.h"
 
 // Returns the message as a new reference, or NULL when out of memory.
 json_t *sl_message_json(const ProtobufCMessage *message);
