@@ -63,21 +63,22 @@ static enum sl_status check_documents(const struct sl_coordinator *coordinator,
             return sl_fail(
                 err, SL_ERR_INVALID,
                 "documents: %s was read under %s and %s under %s: only capsules of one recipe can be joined; "
-                "add one of them again, or have the texts read again (no_reuse, by HTTP \"reuse\": false)",
+                "add one of them again, or have the texts read again (`sluice run --no-reuse`, by HTTP \"reuse\": "
+                "false)",
                 first->name, first->recipe, document->name, document->recipe);
         }
         if (!request->no_reuse && document->n_offloaded_heads > 0) {
             return sl_fail(
                 err, SL_ERR_INVALID,
                 "documents: %s was read under %s, which offloads layers: it is asked alone; add it again under another "
-                "recipe, or have the texts read again (no_reuse, by HTTP \"reuse\": false)",
+                "recipe, or have the texts read again (`sluice run --no-reuse`, by HTTP \"reuse\": false)",
                 document->name, document->recipe);
         }
         if (!request->no_reuse && sl_document_is_compacted(document)) {
             return sl_fail(
                 err, SL_ERR_INVALID,
                 "documents: %s was read under %s, which evicts: it is asked alone; add it again under another "
-                "recipe, or have the texts read again (no_reuse, by HTTP \"reuse\": false)",
+                "recipe, or have the texts read again (`sluice run --no-reuse`, by HTTP \"reuse\": false)",
                 document->name, document->recipe);
         }
         n_tokens += document->n_tokens;

@@ -284,7 +284,7 @@ static enum sl_status begin_with(const struct sl_document *document, int64_t sto
         sl_job_spec_cleanup(spec);
         return sl_fail(err, SL_ERR_INVALID,
                        "recipe: document %s was read under %s: leave the recipe out, or have the text read again "
-                       "(no_reuse, by HTTP \"reuse\": false)",
+                       "(`sluice run --no-reuse`, by HTTP \"reuse\": false)",
                        document->name, document->recipe);
     }
     return SL_OK;

@@ -71,7 +71,8 @@ static enum sl_status parse_scaled(const char *text, const struct unit *units, s
     for (size_t i = 0; i < n_units; i++) {
         if (strcasecmp(end, units[i].suffix) == 0) {
             value = value * units[i].factor;
-            if (value >= 0x1p63) {
+            // To many options 0 means "none" or "without end", so a positive value never becomes 0.
+            if (value >= 0x1p63 || (value > 0 && llround(value) == 0)) {
                 return SL_ERR_RANGE;
             }
             *value_out = (int64_t)llround(value);
@@ -222,6 +223,8 @@ static enum sl_status set_option(const struct sl_option *option, const char *sou
         status = sl_parse_duration(text, &whole);
         break;
     }
+    SL_FAIL_IF(status == SL_ERR_RANGE, err, SL_ERR_INVALID, "%s: '%s' is too large, or too small to be more than 0",
+               source, text);
     SL_FAIL_IF(status != SL_OK, err, SL_ERR_INVALID, "%s: '%s' is not %s", source, text, expected(option->type));
     if (option->type == SL_OPTION_FLAG) {
         *(bool *)field = flag;
@@ -381,20 +384,18 @@ static int width_within(int most) {
 
 // Prints n bytes of text from a column on, broken at spaces; further lines begin at column `from`.
 static void print_wrapped(const char *text, size_t n, int column, int from, int width) {
-    for (const char *end = text + n; text < end;) {
-        size_t word = strcspn(text, " \n");
-        if (column > from && column + (int)word + 1 > width) {
+    int spaces = 0; // before the next word, unless it begins a line
+    for (const char *end = text + n; text < end; text += text < end) {
+        int word = (int)strcspn(text, " \n");
+        if (column > from && column + spaces + word + 1 > width) {
             printf("\n%*s", from, "");
             column = from;
+            spaces = 0;
         }
-        printf("%.*s", (int)word, text);
-        column += (int)word;
+        printf("%*s%.*s", spaces, "", word, text);
+        column += spaces + word;
         text += word;
-        if (text < end && *text == ' ' && column < width) {
-            putchar(' ');
-            column++;
-        }
-        text += text < end;
+        spaces = text < end && *text == ' ';
     }
 }
 

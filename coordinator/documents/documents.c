@@ -14,6 +14,7 @@
 #include "coordinator/documents/archive.h"
 #include "coordinator/documents/quota.h"
 
+#define NO_DOCUMENT   "no document %s; `sluice doc ls`, or GET /v1/documents, lists them"
 #define MAX_DOUBLINGS 10 // of the wait before a text is read again: up to 3 hours
 
 struct sl_documents {
@@ -250,7 +251,7 @@ enum sl_status sl_documents_finish(struct sl_documents *documents, struct sl_doc
 static enum sl_status begin_pin(struct sl_documents *documents, struct sl_document *document,
                                 const struct sl_document_pin *pin, struct sl_document *changed_out,
                                 struct sl_error *err) {
-    SL_FAIL_IF(*find(documents, document->tenant, document->name) != document, err, SL_ERR_NOT_FOUND, "no document %s",
+    SL_FAIL_IF(*find(documents, document->tenant, document->name) != document, err, SL_ERR_NOT_FOUND, NO_DOCUMENT,
                document->name);
     SL_FAIL_IF(document->reading, err, SL_ERR_PRECONDITION, "name: another call is adding %s now", document->name);
     enum sl_status status = pin->replicas > document->replicas
@@ -300,7 +301,7 @@ enum sl_status sl_documents_remove(struct sl_documents *documents, struct sl_doc
     pthread_mutex_lock(&documents->mutex);
     bool found = *find(documents, document->tenant, document->name) == document, reading = document->reading;
     pthread_mutex_unlock(&documents->mutex);
-    enum sl_status status = found ? SL_OK : sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", document->name);
+    enum sl_status status = found ? SL_OK : sl_fail(err, SL_ERR_NOT_FOUND, NO_DOCUMENT, document->name);
     if (status == SL_OK) {
         status = sl_document_archive_remove(&documents->archive, document, err);
         if (status != SL_OK && reading) { // its call has failed, so it leaves the list in any case
@@ -374,7 +375,7 @@ enum sl_status sl_documents_find(struct sl_documents *documents, const char *ten
     if (found) {
         *document_out = sl_document_ref(*at);
     }
-    return found ? SL_OK : sl_fail(err, SL_ERR_NOT_FOUND, "no document %s", name);
+    return found ? SL_OK : sl_fail(err, SL_ERR_NOT_FOUND, NO_DOCUMENT, name);
 }
 
 bool sl_documents_is_reading(struct sl_documents *documents, const char *tenant, const char *name) {

@@ -158,7 +158,8 @@ enum sl_status sl_jobs_find(struct sl_jobs *jobs, const char *id, const char *te
     struct sl_job *job = find_id(jobs, id);
     job = job != NULL && is_of(job, tenant) ? sl_job_ref(job) : NULL;
     pthread_mutex_unlock(&jobs->mutex);
-    SL_FAIL_IF(job == NULL, err, SL_ERR_NOT_FOUND, "there is no job '%.60s' (or it ended too long ago)", id);
+    SL_FAIL_IF(job == NULL, err, SL_ERR_NOT_FOUND,
+               "there is no job '%.60s' (or it ended too long ago); `sluice jobs` lists them", id);
     *job_out = job;
     return SL_OK;
 }

@@ -174,8 +174,8 @@ static enum sl_status stop_meant(struct here_config *config, const struct sl_clu
         }
     }
     bool has_any = n_meant > 0 || (config->all && !which && n_ended > 0);
-    SL_FAIL_IF(!has_any, err, SL_ERR_NOT_FOUND, "no cluster%s%s runs on this machine", which ? " " : "",
-               which ? which : "");
+    SL_FAIL_IF(!has_any, err, SL_ERR_NOT_FOUND, "no cluster%s%s runs on this machine; `sluice status` lists them",
+               which ? " " : "", which ? which : "");
     SL_FAIL_IF(n_meant > 1 && !config->all, err, SL_ERR_INVALID, "which one? %s run here; name one, or give --all",
                names);
     config->tool.exit_code = stop_each(config, which, entries, n);

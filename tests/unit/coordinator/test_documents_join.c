@@ -241,7 +241,9 @@ static void test_joined_prompt_refuses_by_name(void **state) {
     add("j", long_text, false, "full", false);
     add("k", long_text, false, "full", false);
     ask(&asked, (const char *const[]){"g", "h"}, 2, false);
-    assert_refused(&asked, SL_ERR_INVALID, "documents: g was read under full and h under full,format=int4");
+    assert_refused(&asked, SL_ERR_INVALID,
+                   "documents: g was read under full and h under full,format=int4: only capsules of one recipe can be "
+                   "joined; add one of them again, or have the texts read again (`sluice run --no-reuse`, ");
     char *endless = malloc(1000001);
     memset(endless, 'a', 1000000);
     endless[1000000] = '\0';
@@ -262,7 +264,7 @@ static void test_joined_prompt_refuses_by_name(void **state) {
     ask(&asked, (const char *const[]){"g", "j", "k"}, 3, false);
     assert_refused(&asked, SL_ERR_INVALID, "tokens together, and the model has 8192 positions");
     ask(&asked, (const char *const[]){"g", "nope"}, 2, false);
-    assert_refused(&asked, SL_ERR_NOT_FOUND, "documents: no document nope");
+    assert_refused(&asked, SL_ERR_NOT_FOUND, "documents: no document nope; `sluice doc ls`");
     struct sl_identity owner = caller;
     strcpy(caller.tenant, "umbrella");
     ask(&asked, (const char *const[]){"g", "j"}, 2, false);

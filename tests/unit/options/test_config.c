@@ -206,6 +206,9 @@ static void test_parse_size_and_duration_units(void **state) {
     assert_int_equal(sl_parse_duration("5", &untouched), SL_ERR_INVALID);
     assert_int_equal(sl_parse_duration("00", &untouched), SL_ERR_INVALID);
     assert_int_not_equal(sl_parse_size("9999999999G", &untouched), SL_OK);
+    // 0 means "without end" to some options: a positive value never becomes 0.
+    assert_int_equal(sl_parse_duration("0.4ms", &untouched), SL_ERR_RANGE);
+    assert_int_equal(sl_parse_size("0.1", &untouched), SL_ERR_RANGE);
     assert_int_equal(untouched, 5);
 }
 

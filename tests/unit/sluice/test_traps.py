@@ -86,6 +86,7 @@ class ExitCodes(unittest.TestCase):
 
     def test_so_is_a_file_or_an_option(self):
         self.ends(2, run("inspect", "/nonexistent"), "/nonexistent")
+        self.ends(1, run("down", "nonexistent"), "no cluster nonexistent runs on this machine; `sluice status` lists them")
         for command, words in ASKING.items():
             self.ends(2, run(command, *words, "--nope"), "--nope")
             self.ends(2, run(command, *words, "-c", "foo"), "HOST:PORT")
@@ -232,6 +233,7 @@ class Options(unittest.TestCase):
             os.close(leader)
             options = text.decode().split("Options:")[1].split("In the environment")[0]
             self.assertLessEqual(max(map(len, options.splitlines())), width, options)
+            self.assertEqual([line for line in options.splitlines() if line.endswith(" ")], [])
 
 
 class Doctor(unittest.TestCase):

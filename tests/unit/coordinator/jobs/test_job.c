@@ -233,6 +233,7 @@ static void test_jobs_keep_what_lives_and_cap_what_ended(void **state) {
     struct sl_job *job = NULL;
     assert_int_equal(sl_jobs_find(jobs, first_ended, NULL, &job, &err), SL_ERR_NOT_FOUND);
     assert_non_null(strstr(err.text, first_ended));
+    assert_non_null(strstr(err.text, "`sluice jobs` lists them"));
     assert_int_equal(sl_jobs_find(jobs, first_living, NULL, &job, &err), SL_OK);
     sl_job_unref(&job);
     sl_jobs_trim(jobs, sl_now_ns() + 2 * SL_NS_PER_S); // all that have ended are too old now
