@@ -31,7 +31,8 @@ struct sl_prefill_limits {
     SL_OPTION_ROW("max-chunk", 0, SL_OPTION_INT, "3072", "TOKENS", "largest chunk that a recipe may ask for",          \
                   SL_FIELD(type, limits.chunk_tokens), 64, 8192),                                                      \
         SL_OPTION_ROW("checkpoint-after", 0, SL_OPTION_DURATION, "10s", "TIME",                                        \
-                      "store what was read of a long prompt after this time, and after each further half; 0: never",   \
+                      "store what was read of a long prompt after this time, and again after this time when half as "  \
+                      "many tokens more were read; 0: never",                                                          \
                       SL_FIELD(type, limits.checkpoint_ms), 0, 86400000),                                              \
         SL_OPTION_ROW("checkpoint-share", 0, SL_OPTION_FLOAT, "0.25", "SHARE",                                         \
                       "a prompt's checkpoint takes at most this share of its store's --arena",                         \

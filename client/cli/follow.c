@@ -212,7 +212,7 @@ static void print_layers(const Sluice__V1__Statistics *s, FILE *file) {
     if (n == 0 || s->n_slots_max != n || s->n_slots_mean != n) {
         return;
     }
-    fprintf(file, "layers     ");
+    fprintf(file, "layers      ");
     for (size_t begin = 0, end; begin < n; begin = end) {
         for (end = begin + 1; end < n && s->slots_min[end] == s->slots_min[begin] &&
                               s->slots_max[end] == s->slots_max[begin] && s->slots_mean[end] == s->slots_mean[begin];
@@ -227,7 +227,7 @@ static void print_layers(const Sluice__V1__Statistics *s, FILE *file) {
             fprintf(file, " (%d-%d)", s->slots_min[begin], s->slots_max[begin]);
         }
     }
-    fprintf(file, " slots in the end\n");
+    fprintf(file, " slots after the answer\n");
 }
 
 // Prints "3.1% (7.9% in layer 4)": the mean over layers, and the worst layer.

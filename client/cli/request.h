@@ -45,7 +45,7 @@ struct sl_request_config {
         SL_OPTION_ROW("presence-penalty", 0, SL_OPTION_FLOAT, "0", "F", "lower it by F once if it is in the answer",   \
                       SL_FIELD(type, request.presence_penalty), -2, 2),                                                \
         SL_OPTION_ROW("generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",                                       \
-                      "auto: what is left out of these is as the model's own generation settings say; none: it is "    \
+                      "auto: those that are not given come from the model's own generation settings; none: they do "   \
                       "not",                                                                                           \
                       SL_FIELD(type, request.generation_config)),                                                      \
         SL_OPTION_ROW("seed", 0, SL_OPTION_INT, NULL, "N",                                                             \
@@ -67,24 +67,24 @@ struct sl_request_config {
                       "a document of the cluster (`sluice doc`), or several (A,B), before all else of the prompt",     \
                       SL_FIELD(type, request.document)),                                                               \
         SL_OPTION_ROW("question", 'q', SL_OPTION_LIST, NULL, "TEXT",                                                   \
-                      "put behind the document, on a line of its own; with run --local several times: turns",          \
+                      "put after the document, on a line of its own; with run --local several times: turns",           \
                       SL_FIELD(type, request.questions)),                                                              \
         SL_OPTION_ROW("chat", 0, SL_OPTION_FLAG, NULL, NULL,                                                           \
-                      "the prompt is a user's message, which the model's chat template renders; usual where there is " \
-                      "one",                                                                                           \
+                      "the prompt is a user's message, which the model's chat template renders; the default if there " \
+                      "is one",                                                                                        \
                       SL_FIELD(type, request.chat)),                                                                   \
-        SL_OPTION_ROW("raw", 0, SL_OPTION_FLAG, NULL, NULL, "the model goes on with the prompt as it is: no chat",     \
+        SL_OPTION_ROW("raw", 0, SL_OPTION_FLAG, NULL, NULL, "the model continues the prompt as it is: no chat",        \
                       SL_FIELD(type, request.raw)),                                                                    \
         SL_OPTION_ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "of a chat: the system message before the prompt",  \
                       SL_FIELD(type, request.system)),                                                                 \
         SL_OPTION_ROW("max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",                                                 \
-                      "tokens to generate at most; without: a chat goes on to its answer's end (with --doc: 1024), a " \
-                      "text for 128",                                                                                  \
+                      "tokens to generate at most; without: to the answer's end in a chat (with --doc: 1024), else "   \
+                      "128",                                                                                           \
                       SL_FIELD(type, request.max_new), 1, 1 << 20, SL_GIVEN(type, request.has_max_new)),               \
         SL_OPTION_ROW("stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text",                    \
                       SL_FIELD(type, request.stop)),                                                                   \
         SL_SAMPLING_OPTIONS(type),                                                                                     \
-        SL_OPTION_ROW("ignore-eos", 0, SL_OPTION_FLAG, NULL, NULL, "go on to --max-new-tokens",                        \
+        SL_OPTION_ROW("ignore-eos", 0, SL_OPTION_FLAG, NULL, NULL, "continue to --max-new-tokens",                     \
                       SL_FIELD(type, request.ignore_eos)),                                                             \
         SL_OPTION_ROW("estimate-errors", 0, SL_OPTION_FLAG, NULL, NULL,                                                \
                       "estimate what compression costs, layer by layer", SL_FIELD(type, request.estimate_errors)),     \

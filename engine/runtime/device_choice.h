@@ -30,7 +30,7 @@ enum sl_status sl_device_choice_add_ranks(struct sl_device_choice *choice_inout,
 // struct `type`.
 #define SL_DEVICE_OPTION(type, field)                                                                                  \
     SL_OPTION_ROW("device", 0, SL_OPTION_STRING, "auto", "NAME",                                                       \
-                  "what computes: auto, cpu, cuda, cuda:N, cuda:A-B (ranks), or emulated (played by processors)",      \
+                  "what computes: auto, cpu, cuda, cuda:N, cuda:A-B (ranks), or emulated (on the CPU, for tests)",     \
                   SL_FIELD(type, field))
 
 // The option row of the model that is opened; without the option it is default_value, which may be NULL.

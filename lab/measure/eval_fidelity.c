@@ -36,7 +36,7 @@ static const struct sl_option options[] = {
      SL_FIELD(eval_config, text)},
     {"tokens", 0, SL_OPTION_INT, "0", "N", "of the prompt; 0: what the text has, up to 2048",
      SL_FIELD(eval_config, tokens), 0, 1 << 24},
-    {"continuation", 0, SL_OPTION_INT, "128", "N", "tokens behind the prompt, over which everything is measured",
+    {"continuation", 0, SL_OPTION_INT, "128", "N", "tokens after the prompt, over which everything is measured",
      SL_FIELD(eval_config, continuation), 1, 1 << 16},
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs matplotlib)", SL_FIELD(eval_config, png)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(eval_config, threads), 0, 1024},

@@ -48,7 +48,7 @@ static const struct sl_option options[] = {
      SL_FIELD(perplexity_config, texts)},
     {"tokens", 0, SL_OPTION_INT, "4096", "N", "predict at most so many of each text, in whole blocks of 256",
      SL_FIELD(perplexity_config, tokens), BLOCK, 1 << 24},
-    {"chunk", 0, SL_OPTION_INT, "32", "N", "tokens that are read at once; a recipe evicts behind each chunk",
+    {"chunk", 0, SL_OPTION_INT, "32", "N", "tokens that are read at once; a recipe evicts after each chunk",
      SL_FIELD(perplexity_config, chunk), 1, MAX_CHUNK},
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs matplotlib)", SL_FIELD(perplexity_config, png)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(perplexity_config, threads), 0, 1024},

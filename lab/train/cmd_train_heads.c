@@ -73,7 +73,8 @@ static const struct sl_option options[] = {
      OPTION(out), 0, 0},
     {"dtype", 0, SL_OPTION_STRING, "bf16", "TYPE", "of the file: bf16, f16 or f32", OPTION(dtype), 0, 0},
     {"checkpoint", 0, SL_OPTION_STRING, NULL, "FILE",
-     "to stop and go on by; removed in the end (default: the output's name and .checkpoint)", OPTION(checkpoint), 0, 0},
+     "to resume from after a stop; removed at the end (default: the output's name and .checkpoint)", OPTION(checkpoint),
+     0, 0},
     {"save-every", 0, SL_OPTION_DURATION, "60s", "TIME", "between two checkpoints", OPTION(save_ms), 1, 1e9},
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw loss and overlap by step", OPTION(png), 0, 0},
     {"every", 0, SL_OPTION_INT, "25", "N", "report every so many steps, where there is no terminal", OPTION(every), 1,
@@ -92,7 +93,7 @@ static const struct sl_program program = {
     .epilog = "Heads learn from prompts whose answers are known: the largest attention logit that a row of the answer "
               "gives a\n"
               "token is what they are to say of it. \"overlap\" is how much of the best tenth they find.\n"
-              "A run that was stopped goes on when the same command is given again.\n" SL_EXIT_CODES_HELP,
+              "The same command resumes a run that was stopped.\n" SL_EXIT_CODES_HELP,
     SL_OPTIONS(options),
 };
 

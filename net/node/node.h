@@ -68,15 +68,14 @@ struct sl_node_config {
         SL_OPTION_ROW("max-jobs", 0, SL_OPTION_INT, default_jobs, "N",                                                 \
                       "jobs taken at once; more wait at the coordinator", SL_FIELD(sl_node_config, max_jobs), 1,       \
                       4096),                                                                                           \
-        SL_OPTION_ROW("lease", 0, SL_OPTION_DURATION, "10s", "TIME", "life of a lease that nobody renews",             \
+        SL_OPTION_ROW("lease", 0, SL_OPTION_DURATION, "10s", "TIME", "lifetime of a lease that is not renewed",        \
                       SL_FIELD(sl_node_config, lease_ms), 200, 3600000),                                               \
         SL_OPTION_ROW("grace", 0, SL_OPTION_DURATION, "10s", "TIME", "time for running calls when asked to stop",      \
                       SL_FIELD(sl_node_config, grace_ms), 0, 3600000),                                                 \
         SL_OPTION_ROW(                                                                                                 \
             "stall-after", 0, SL_OPTION_DURATION, "30s", "TIME",                                                       \
-            "a thread that has work and gets nothing done for so long stands still: health says so, jobs go "          \
-            "on elsewhere; after twice the time this process ends. It ends, too, when a device has work and gets "     \
-            "nothing done for so long",                                                                                \
+            "a thread that has work and makes no progress for this long hangs: probes report it, and its jobs move; "  \
+            "after twice the time this process exits. So it does when a device makes no progress for this long",       \
             SL_FIELD(sl_node_config, stall_ms), 1000, 86400000),                                                       \
         SL_OPTION_ROW("inject", 0, SL_OPTION_STRING, "", "FAULT", "fault injection for tests (net/fabric/fabric.h)",   \
                       SL_FIELD(sl_node_config, inject)),                                                               \

@@ -186,7 +186,7 @@ def test_at_a_terminal():
     with tempfile.TemporaryDirectory() as state:
         env = {"XDG_STATE_HOME": state}
         here = Terminal(*LOCAL, "-n", "12000", env=env)
-        here.expect("goes on with the text as it is")
+        here.expect("continues the text as it is")
         here.prompt()
         here.type("lantern lantern lantern\x7f\x7frn lantern\r")  # with a word that is typed again
         here.expect(r"\r\x1b\[K[^\x1b\r]{20}")  # progress has gone, and an answer comes that is long

@@ -27,7 +27,7 @@ static const struct sl_option options[] = {
         SL_FIELD(sl_chat_config, request.ship_at_most), 0, 1000),
     ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "the system message", SL_FIELD(sl_chat_config, request.system)),
     ROW("raw", 0, SL_OPTION_FLAG, NULL, NULL,
-        "no chat template: the model goes on with the text as it is; usual where it has no template",
+        "no chat template: the model continues the text as it is; the default if it has no template",
         SL_FIELD(sl_chat_config, request.raw)),
     ROW("max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",
         "tokens of an answer at most; without: to the answer's end (--raw: 128)",
@@ -265,7 +265,7 @@ static int talk_on_lines(struct sl_chat_session *chat) {
     if (sl_lines_is_terminal(chat->lines) && !chat->config->quiet) {
         fprintf(stderr, "%sA line is a question; /help lists commands, Ctrl-D leaves.\n",
                 chat->as_text && !chat->config->request.raw
-                    ? "This model has no chat template: it goes on with the text as it is.\n"
+                    ? "This model has no chat template: it continues the text as it is.\n"
                     : "");
     }
     int code = talk(chat);

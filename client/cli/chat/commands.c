@@ -180,7 +180,7 @@ static enum sl_status help(struct sl_chat_session *chat, const char *argument, s
         fprintf(file, "%-8s %-7s %s\n", commands[i].name, commands[i].argument, commands[i].says);
     }
     fprintf(file,
-            "A line that ends with \\ goes on in the next one, and one that begins with // is a question that begins "
+            "A line that ends with \\ continues in the next one, and one that begins with // is a question that begins "
             "with /.\n"
             "Ctrl-C ends an answer.\n");
     return SL_OK;

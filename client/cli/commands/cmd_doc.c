@@ -297,7 +297,7 @@ static int show_main(int argc, char **argv) {
 static const struct sl_program rm_program = {
     .name = "sluice doc rm",
     .usage = "[options] NAME",
-    .summary = "Remove a document and its compressed KV cache. Answers about it that have begun go on.",
+    .summary = "Remove a document and its compressed KV cache. Answers in progress continue.",
     .epilog = SL_EXIT_CODES_HELP,
     .n_arguments_min = 1,
     .n_arguments_max = 1,

@@ -57,7 +57,7 @@ struct watch_config {
 static const struct sl_option watch_options[] = {
     {"from", 0, SL_OPTION_INT, "0", "N", "first event wanted; 0 is the beginning", SL_FIELD(watch_config, from), 0,
      9e18},
-    {"deadline", 0, SL_OPTION_DURATION, NULL, "TIME", "stop watching then; the job goes on",
+    {"deadline", 0, SL_OPTION_DURATION, NULL, "TIME", "stop watching then; the job continues",
      SL_FIELD(watch_config, deadline_ms), 1, 604800000},
     {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(watch_config, quiet)},
     SL_TOOL_OPTIONS,

@@ -48,8 +48,8 @@ static const struct sl_option options[] = {
      SL_FIELD(up_config, cluster.http_port), 0, 65535},
     {"no-gateway", 0, SL_OPTION_FLAG, NULL, NULL, "without a gateway", SL_FIELD(up_config, no_gateway)},
     {"state", 0, SL_OPTION_STRING, NULL, "DIR",
-     "documents, stored prompts and jobs stay there: `up --state DIR` goes on with them after `down`. It is --disk and "
-     "--coordinator-state in one",
+     "documents, stored prompts and jobs stay there: `up --state DIR` continues with them after `down`. It stands for "
+     "--disk and --coordinator-state",
      SL_FIELD(up_config, folder)},
     {"disk", 0, SL_OPTION_STRING, NULL, "DIR",
      "KV stores keep capsules in DIR/kvstore-0 and so on, beyond memory and over restarts",
@@ -65,13 +65,11 @@ static const struct sl_option options[] = {
      SL_FIELD(up_config, cluster.n_coordinators), 1, 9},
     {"coordinator-state", 0, SL_OPTION_STRING, NULL, "DIR",
      "the coordinator keeps accepted jobs and documents there (of several, each in DIR/coordinator-0 and so on): "
-     "started again, the "
-     "cluster goes on "
-     "with them",
+     "a cluster that is started again continues with them",
      SL_FIELD(up_config, cluster.coordinator_state)},
     {"generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",
-     "auto: temperature, top_k, top_p, min_p and repetition_penalty that a request leaves out are as the model's own "
-     "generation settings say; none: they are not",
+     "auto: the model's own generation settings are the defaults of temperature, top_k, top_p, min_p and "
+     "repetition_penalty; none: they are ignored",
      SL_FIELD(up_config, cluster.generation_config)},
     {"routing", 0, SL_OPTION_STRING, NULL, "POLICY",
      "how workers are chosen: affinity, deadline, least-loaded or round-robin (sluice-coordinator --help)",
@@ -83,14 +81,14 @@ static const struct sl_option options[] = {
      SL_FIELD(up_config, state)},
     {"grace", 0, SL_OPTION_DURATION, "10s", "TIME", "for the processes to stop by themselves",
      SL_FIELD(up_config, grace_ms), 0, 3600000},
-    {"keep-going", 0, SL_OPTION_FLAG, NULL, NULL, "go on without a process that dies, coordinators too",
+    {"keep-going", 0, SL_OPTION_FLAG, NULL, NULL, "continue without a process that dies, coordinators too",
      SL_FIELD(up_config, keep_going)},
     {"detach", 'd', SL_OPTION_FLAG, NULL, NULL, "return once all are ready; `sluice down` stops the cluster",
      SL_FIELD(up_config, detach)},
     {"name", 0, SL_OPTION_STRING, NULL, "NAME", "of the cluster, for `sluice down` and `status`; else it is its port",
      SL_FIELD(up_config, name)},
-    {"verbose", 'v', SL_OPTION_FLAG, NULL, NULL, "what the processes say goes here, and not to a file",
-     SL_FIELD(up_config, verbose)},
+    {"verbose", 'v', SL_OPTION_FLAG, NULL, NULL,
+     "show the logs of the processes here, instead of writing them to a file", SL_FIELD(up_config, verbose)},
     {"workers-log", 0, SL_OPTION_STRING, "info", "FILTER", "of the cluster's processes",
      SL_FIELD(up_config, cluster.workers_log)},
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line on standard output",
@@ -306,7 +304,7 @@ static enum sl_status take_name(struct up *up, struct sl_error *err) {
     if (status != SL_ERR_IO || config->detach) {
         return status;
     }
-    fprintf(stderr, "sluice up: %s: what the processes say goes here, and `sluice down` will not find this cluster\n",
+    fprintf(stderr, "sluice up: %s: the logs of the processes go here, and `sluice down` will not find this cluster\n",
             err->text);
     return SL_OK;
 }

