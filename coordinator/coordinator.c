@@ -59,6 +59,8 @@ enum sl_status sl_coordinator_config_check(const struct sl_coordinator_config *c
     SL_FAIL_IF(strcmp(config->metrics_alias, "none") != 0 && strcmp(config->metrics_alias, "vllm") != 0, err,
                SL_ERR_INVALID, "--metrics-alias %.40s: expected vllm or none", config->metrics_alias);
     const struct sl_route_policy *policy;
+    bool has_certificates;
+    SL_TRY(sl_tls_files_given(&config->tls, &has_certificates, err));
     return sl_route_policy_find(config->routing, &policy, err);
 }
 

@@ -34,11 +34,16 @@ static bool is_https(const struct sl_gateway_config *config) {
     return config->https_cert && config->https_cert[0] != '\0';
 }
 
+enum sl_status sl_gateway_config_check(const struct sl_gateway_config *config, struct sl_error *err) {
+    bool has_key = config->https_key && config->https_key[0] != '\0', has_certificates;
+    SL_FAIL_IF(is_https(config) != has_key, err, SL_ERR_INVALID, "--https-cert and --https-key belong together");
+    SL_TRY(sl_tls_files_given(&config->tls, &has_certificates, err));
+    return sl_head_rules_check(config->head.allowed_hosts, config->head.allowed_origins, err);
+}
+
 static enum sl_status open_certificate(struct sl_gateway *gateway, struct sl_error *err) {
     const struct sl_gateway_config *config = &gateway->config;
-    bool has_key = config->https_key && config->https_key[0] != '\0';
-    SL_FAIL_IF(is_https(config) != has_key, err, SL_ERR_INVALID, "--https-cert and --https-key belong together");
-    if (!has_key) {
+    if (!is_https(config)) {
         return SL_OK;
     }
     return sl_https_certificate_open(config->https_cert, config->https_key, &gateway->certificate, err);

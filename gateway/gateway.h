@@ -48,6 +48,9 @@ struct sl_gateway_config {
     int64_t deadline_ms;                           // for requests that set none
 };
 
+// Checks options that contradict each other, or what they name. SL_ERR_INVALID names the option.
+enum sl_status sl_gateway_config_check(const struct sl_gateway_config *config, struct sl_error *err);
+
 // Starts a gateway, which listens when this returns. SL_ERR_INVALID and SL_ERR_PRECONDITION name the option.
 enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct sl_gateway **gateway_out,
                                 struct sl_error *err);

@@ -13,7 +13,6 @@
 #include "base/options/program.h"
 #include "base/thread.h"
 #include "gateway/gateway.h"
-#include "gateway/head/head.h"
 #include "gateway/openai/json_memory.h"
 #include "net/rpc/rpc.h"
 #include "net/trace/otlp/otlp.h"
@@ -169,10 +168,9 @@ int main(int argc, char **argv) {
         return code;
     }
     struct sl_error err = {0};
-    const enum sl_status rules =
-        sl_head_rules_check(chosen.gateway.head.allowed_hosts, chosen.gateway.head.allowed_origins, &err);
-    if (rules != SL_OK || chosen.common.check) {
-        return sl_program_end(&program, rules, &err);
+    const enum sl_status checked = sl_gateway_config_check(&chosen.gateway, &err);
+    if (checked != SL_OK || chosen.common.check) {
+        return sl_program_end(&program, checked, &err);
     }
     chosen.gateway.admin_listen = chosen.common.admin_listen;
     sl_log_set_process("gateway");

@@ -17,6 +17,6 @@ int main(int argc, char **argv) {
             "to a decode worker.",
         SL_OPTIONS(options),
     };
-    struct sl_prefill_config config = {0};
+    struct sl_prefill_config config = {.node = {.needs_model = true}};
     return sl_node_main(&program, argc, argv, &config.node, sl_prefill_run);
 }

@@ -44,9 +44,8 @@ enum sl_status sl_plugin_find(const char *name, const struct sl_plugin **plugin_
     }
     void *elsewhere = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
     if (elsewhere == NULL) {
-        bool cuda = strcmp(name, "cuda") == 0;
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s is not beside the program: build %s", file,
-                       cuda ? "with -DSLUICE_CUDA=ON" : "the target \"programs\"");
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s is not beside the program; `make %s` builds it", file,
+                       strcmp(name, "cuda") == 0 ? "gpu" : "programs");
     }
     dlclose(elsewhere);
     return sl_plugin_load(file, plugin_out, err);

@@ -52,9 +52,11 @@ enum sl_status sl_http_listen(const struct sl_http_place *place, int *fd_out, ch
                               struct sl_error *err) {
     struct addrinfo *found;
     SL_TRY(resolve(place, &found, err));
-    enum sl_status status = !place->for_anybody ? sl_tls_may_listen(found->ai_addr, place->text,
-                                                                    place->has_certificates, place->insecure, err)
-                                                : SL_OK;
+    enum sl_status status = SL_OK;
+    if (!place->for_anybody) {
+        status = sl_tls_may_listen(found->ai_addr, place->text, "--https-cert and --https-key", place->has_certificates,
+                                   place->insecure, err);
+    }
     int fd = -1, on = 1, send_bytes = SEND_BYTES;
     if (status == SL_OK) {
         fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

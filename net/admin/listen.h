@@ -15,8 +15,8 @@ struct sl_http_place {
 };
 
 /*
- * Listens; address_out is the address with the port that the kernel picked for 0. SL_ERR_INVALID: not an address.
- * SL_ERR_PRECONDITION: other hosts may not connect there; the text names the remedy. SL_ERR_IO: the system's error.
+ * Listens; address_out is the address with the port that the kernel picked for 0. SL_ERR_INVALID: not an address, or
+ * other hosts may not connect there; the text names the remedy. SL_ERR_IO: the system's error.
  */
 enum sl_status sl_http_listen(const struct sl_http_place *place, int *fd_out, char *address_out, size_t address_bytes,
                               struct sl_error *err);

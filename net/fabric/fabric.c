@@ -60,12 +60,12 @@ static enum sl_status check_secure(const struct sl_fabric *fabric, const struct 
                                    struct sl_error *err) {
     if (fabric->transport == SL_TRANSPORT_UCX_TCP && !config->insecure) {
         return sl_fail(
-            err, SL_ERR_PRECONDITION,
+            err, SL_ERR_INVALID,
             "transport ucx-tcp: UCX lets whoever connects write into this process; --insecure says that this "
             "is wanted");
     }
-    return config->listen ? sl_tls_may_listen((const struct sockaddr *)&fabric->listen, config->listen, config->tls,
-                                              config->insecure, err)
+    return config->listen ? sl_tls_may_listen((const struct sockaddr *)&fabric->listen, config->listen,
+                                              SL_TLS_OPTION_NAMES, config->tls, config->insecure, err)
                           : SL_OK;
 }
 

@@ -50,7 +50,7 @@ enum sl_status sl_fabric_check_transport(const char *name, struct sl_error *err)
 
 /*
  * Starts UCX and the progress thread. Gives up after 20 s (SL_ERR_DEADLINE). SL_ERR_EXISTS: the port is in use.
- * SL_ERR_UNSUPPORTED: the transport is not available. SL_ERR_PRECONDITION: without tls other hosts could connect, and
+ * SL_ERR_UNSUPPORTED: the transport is not available. SL_ERR_INVALID: without tls other hosts could connect, and
  * `insecure` is not set.
  */
 enum sl_status sl_fabric_create(const struct sl_fabric_config *config, struct sl_fabric **fabric_out,

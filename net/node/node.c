@@ -47,7 +47,6 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
     if (check_direct(node, err) != SL_OK) {
         return SL_ERR_INVALID;
     }
-    SL_FAIL_IF(!dir, err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder, or a GGUF file)");
     enum sl_weight_format weights;
     sl_loading_fn report = node->config.report_loading ? report_loading : NULL;
     SL_TRY(sl_weight_format_parse(node->config.weights, &weights, err));
@@ -466,7 +465,11 @@ int sl_node_main(const struct sl_program *program, int argc, char **argv, struct
         return code;
     }
     struct sl_error err = {0};
+    bool has_certificates;
     enum sl_status status = sl_room_parse(config->arena, &config->arena_bytes, &err);
+    SL_THEN_FAIL_IF(status, config->needs_model && !config->model, &err, SL_ERR_INVALID,
+                    "no model: give --model DIR (a Hugging Face model folder, or a GGUF file)");
+    SL_THEN(status, sl_tls_files_given(&config->tls, &has_certificates, &err));
     SL_THEN(status, sl_fabric_check_transport(config->transport, &err));
     struct sl_device_choice device;
     SL_THEN(status, sl_device_choice_parse(config->device, &device, &err));

@@ -116,7 +116,7 @@ struct sl_rpc_server_config {
     bool insecure;                                // without credentials, listen also where other hosts can connect
 };
 
-// Starts a server. SL_ERR_EXISTS: the address is in use. SL_ERR_PRECONDITION: the address needs credentials.
+// Starts a server. SL_ERR_EXISTS: the address is in use. SL_ERR_INVALID: the address needs credentials.
 // SL_ERR_INTERNAL: a method has no handler, or two, or one that no role may call. Copies the config; the services'
 // tables must stay valid.
 enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, struct sl_rpc_server **server_out,

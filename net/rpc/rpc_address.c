@@ -91,7 +91,7 @@ enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, b
     SL_TRY(resolve(address, text, sizeof text, &found, err));
     enum sl_status status = SL_OK;
     for (const struct addrinfo *at = found; at && status == SL_OK; at = at->ai_next) {
-        status = sl_tls_may_listen(at->ai_addr, text, has_credentials, insecure, err);
+        status = sl_tls_may_listen(at->ai_addr, text, SL_TLS_OPTION_NAMES, has_credentials, insecure, err);
     }
     freeaddrinfo(found);
     return status;

@@ -11,9 +11,8 @@ static bool is_given(const char *path) {
 
 enum sl_status sl_tls_files_given(const struct sl_tls_files *files, bool *given_out, struct sl_error *err) {
     int n = is_given(files->ca) + is_given(files->certificate) + is_given(files->key);
-    SL_FAIL_IF(n != 0 && n != 3, err, SL_ERR_INVALID, "--tls-ca, --tls-cert and --tls-key belong together");
-    SL_FAIL_IF(n == 0 && is_given(files->revoked), err, SL_ERR_INVALID,
-               "--tls-revoked: is for --tls-ca, --tls-cert and --tls-key");
+    SL_FAIL_IF(n != 0 && n != 3, err, SL_ERR_INVALID, SL_TLS_OPTION_NAMES " belong together");
+    SL_FAIL_IF(n == 0 && is_given(files->revoked), err, SL_ERR_INVALID, "--tls-revoked: is for " SL_TLS_OPTION_NAMES);
     *given_out = n == 3;
     return SL_OK;
 }
@@ -25,8 +24,8 @@ static bool is_loopback(const struct sockaddr *address) {
                      ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
 }
 
-enum sl_status sl_tls_may_listen(const struct sockaddr *address, const char *text, bool has_certificates, bool insecure,
-                                 struct sl_error *err) {
+enum sl_status sl_tls_may_listen(const struct sockaddr *address, const char *text, const char *options,
+                                 bool has_certificates, bool insecure, struct sl_error *err) {
     if (has_certificates || is_loopback(address)) {
         return SL_OK;
     }
@@ -34,8 +33,7 @@ enum sl_status sl_tls_may_listen(const struct sockaddr *address, const char *tex
         sl_log_warn("trust", "insecure: whoever reaches %s is obeyed, and can read what moves there", text);
         return SL_OK;
     }
-    return sl_fail(err, SL_ERR_PRECONDITION,
-                   "address \"%s\": other hosts could connect, and there are no certificates; give --tls-ca, "
-                   "--tls-cert and --tls-key, or --insecure",
-                   text);
+    return sl_fail(err, SL_ERR_INVALID,
+                   "address \"%s\": other hosts could connect, and there are no certificates; give %s, or --insecure",
+                   text, options);
 }

@@ -40,7 +40,8 @@ enum sl_status sl_tls_files_given(const struct sl_tls_files *files, bool *given_
 
 /*
  * Checks that we may listen at an address, `text` as the user gave it: with certificates, on loopback, or because
- * `insecure` allows it, which is logged. SL_ERR_PRECONDITION names the remedy.
+ * `insecure` allows it, which is logged. SL_ERR_INVALID names the remedy: `options` of certificates, or --insecure.
  */
-enum sl_status sl_tls_may_listen(const struct sockaddr *address, const char *text, bool has_certificates, bool insecure,
-                                 struct sl_error *err);
+#define SL_TLS_OPTION_NAMES "--tls-ca, --tls-cert and --tls-key"
+enum sl_status sl_tls_may_listen(const struct sockaddr *address, const char *text, const char *options,
+                                 bool has_certificates, bool insecure, struct sl_error *err);

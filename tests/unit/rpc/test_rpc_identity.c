@@ -330,7 +330,7 @@ static void test_no_credentials_no_other_hosts(void **state) {
     struct sl_rpc_server *second = NULL;
     struct sl_error err = {0};
     struct sl_rpc_server_config config = {.listen = "0.0.0.0:0", .services = &implementation, .n_services = 1};
-    assert_int_equal(sl_rpc_server_start(&config, &second, &err), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_rpc_server_start(&config, &second, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "--insecure"));
     config.insecure = true;
     assert_int_equal(sl_rpc_server_start(&config, &second, &err), SL_OK);

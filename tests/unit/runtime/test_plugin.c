@@ -55,7 +55,7 @@ static void test_plugin_that_is_missing_is_told_how_to_build(void **state) {
     assert_int_equal(load("libnowhere.so", &plugin, &err), SL_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "libnowhere.so cannot be loaded: "));
     assert_int_equal(sl_plugin_find("cuda", &plugin, &err), SL_ERR_UNSUPPORTED);
-    assert_string_equal(err.text, "libsluice_cuda.so is not beside the program: build with -DSLUICE_CUDA=ON");
+    assert_string_equal(err.text, "libsluice_cuda.so is not beside the program; `make gpu` builds it");
 }
 
 int main(int argc, char **argv) {

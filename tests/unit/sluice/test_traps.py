@@ -91,6 +91,17 @@ class ExitCodes(unittest.TestCase):
             self.ends(2, run(command, *words, "--nope"), "--nope")
             self.ends(2, run(command, *words, "-c", "foo"), "HOST:PORT")
 
+    def test_so_are_options_of_servers_that_miss_others(self):
+        model = ["--model", MODEL]
+        for program, words, says in (("prefill", [], "no model: give --model"), ("decode", [], "no model: give --model"),
+                                     *((program, ["--tls-ca", "x", *words], "--tls-ca, --tls-cert and --tls-key belong together") for program, words in
+                                       (("decode", model), ("kvstore", []), ("coordinator", model), ("gateway", []))),
+                                     ("gateway", ["--https-cert", "x"], "--https-cert and --https-key belong together")):
+            self.ends(2, run("--check", *words, program=f"sluice-{program}"), says)
+        open_to_all = ["--listen", "0.0.0.0:0", "--admin-listen", "none"]
+        self.ends(2, run(*open_to_all, program="sluice-gateway"), "give --https-cert and --https-key, or --insecure")
+        self.ends(2, run(*open_to_all, "--arena", "16M", program="sluice-kvstore"), "give --tls-ca, --tls-cert and --tls-key, or --insecure")
+
     def test_nobody_at_the_address(self):
         for command, words in ASKING.items():
             self.ends(3, run(command, *words, "-c", NOWHERE), f"no coordinator at {NOWHERE}")

@@ -166,11 +166,11 @@ static void test_strangers_are_let_in_on_purpose_alone(void **state) {
                          1);
         const struct sockaddr *at = is_v6 ? (const struct sockaddr *)&v6 : (const struct sockaddr *)&v4;
         struct sl_error err = {0};
-        assert_int_equal(sl_tls_may_listen(at, "HERE", false, false, &err),
-                         rows[i].loopback ? SL_OK : SL_ERR_PRECONDITION);
-        assert_true(rows[i].loopback || strstr(err.text, "HERE"));
-        assert_int_equal(sl_tls_may_listen(at, "HERE", true, false, &err), SL_OK);
-        assert_int_equal(sl_tls_may_listen(at, "HERE", false, true, &err), SL_OK);
+        assert_int_equal(sl_tls_may_listen(at, "HERE", "--ours", false, false, &err),
+                         rows[i].loopback ? SL_OK : SL_ERR_INVALID);
+        assert_true(rows[i].loopback || (strstr(err.text, "HERE") && strstr(err.text, "give --ours, or --insecure")));
+        assert_int_equal(sl_tls_may_listen(at, "HERE", "--ours", true, false, &err), SL_OK);
+        assert_int_equal(sl_tls_may_listen(at, "HERE", "--ours", false, true, &err), SL_OK);
     }
 }
 
