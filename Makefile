@@ -110,7 +110,7 @@ quality: build   ## what recipes cost in answers: docs/quality/*.csv, in an hour
 	@/usr/bin/python3 tools/quality.py
 
 lint: deps       ## who may include whom, and the other rules of docs/STYLE.md
-	@/usr/bin/python3 tools/lint_includes.py .
+	@for lint in $(filter-out tools/lint_circles.py,$(wildcard tools/lint_*.py)) tools/tour.py; do /usr/bin/python3 $$lint . || exit 1; done
 
 tidy: build      ## clang-tidy over the tracked sources, by the rules in .clang-tidy
 	@clang-tidy-14 -p build --quiet --extra-arg=-Wno-unknown-warning-option $(filter %.c,$(C_FILES))

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds README.md and docs/*.md to docs/STYLE.md: pages that are named exist, pages open with their reader, and none is too long.
+"""Holds README.md and docs/*.md to docs/STYLE.md: pages that are named exist, scripts that pages print can be run, pages open with their
+reader, and none is too long.
 
     lint_pages.py ROOT         check
     lint_pages.py --self-test  show that every check finds something
@@ -21,6 +22,7 @@ MAX_WORDS, MAX_ALL = 2500, 23800
 NAMED = re.compile(r"\bdocs/[\w-]+\.md\b")
 HEADING_NAMED = re.compile(r"\b(docs/[\w-]+\.md) \(([A-Z][\w ]+)\)")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+SCRIPT = re.compile(r"(?:^|`|; )((?:tools|tests|lab|deploy)/[\w/.-]+\.(?:py|sh))\b", re.M)
 MARKER = re.compile(r"^(<{7} |>{7} |={7}$)")
 READERS = re.compile(r"\b(operator|developer|user|reviewer|contributor)s?\b")
 TEXTS = (".c", ".h", ".cc", ".cu", ".cuh", ".proto", ".py", ".sh", ".md", ".txt", ".yaml", ".cmake", ".in", ".service", ".html", "Makefile")
@@ -68,6 +70,8 @@ def check(root, names):
         complaints += [f"{name}: there is no {page}" for page in sorted(set(NAMED.findall(text))) if page not in texts]
         complaints += [f"{name}: {page} has no heading \"{heading}\"" for page, heading in HEADING_NAMED.findall(text)
                        if page in texts and heading not in headings[page]]
+        complaints += [f"{name}: {path} is not executable" for path in sorted(set(SCRIPT.findall(text))) if name.endswith(".md")
+                       and os.path.isfile(os.path.join(root, path)) and read(root, path).startswith("#!") and not os.access(os.path.join(root, path), os.X_OK)]
     return complaints, n_words
 
 
@@ -76,7 +80,8 @@ def self_test():
 
     def complaints(page, code=""):
         with tempfile.TemporaryDirectory() as root:
-            for name, text in (("README.md", "# R\n\nR is.\n"), ("docs/A.md", page), ("docs/B.md", good), ("base/a.c", code)):
+            for name, text in (("README.md", "# R\n\nR is.\n"), ("docs/A.md", page), ("docs/B.md", good), ("base/a.c", code),
+                               ("tools/a.py", "#!/usr/bin/python3\n"), ("tools/b.py", "import a\n")):
                 os.makedirs(os.path.dirname(os.path.join(root, name)) or root, exist_ok=True)
                 with open(os.path.join(root, name), "w", encoding="utf-8") as file:
                     file.write(text)
@@ -89,6 +94,7 @@ def self_test():
                                (good.replace("users", "all"), "", "the first paragraph"),
                                (good.replace("This page tells", "For"), "", "the first paragraph"),
                                (good + "<<<<<<< HEAD\n", "", "a marker"),
+                               (good + "`tools/a.py --x`, `tools/b.py`", "", "docs/A.md: tools/a.py is not executable"),
                                (good + "word " * MAX_WORDS, "", f"at most {MAX_WORDS}")):
         found = complaints(page, code)
         assert len(found) == 1 and wanted in found[0], (wanted, found)
