@@ -45,6 +45,13 @@ int sl_tool_complain_of(const char *coordinators, const char *command, const str
                 command, coordinators, err->text[0] ? ": " : "", err->text);
         return SL_EXIT_UNAVAILABLE;
     }
+    if (err->status == SL_ERR_DENIED) {
+        fprintf(stderr,
+                "sluice %s: %s; give another certificate by --tls-cert and --tls-key, such as an operator's "
+                "(docs/SECURITY.md)\n",
+                command, err->text);
+        return sl_exit_of(err->status);
+    }
     return sl_tool_complain(command, err);
 }
 

@@ -251,7 +251,7 @@ def test_a_cluster_of_one_command():
             assert done.returncode == 0, (done, lines)
             assert run("operator-local", "workers").returncode == 0
             refused_one = run("client-local", "workers")
-            assert refused_one.returncode == 1 and "expected operator" in refused_one.stderr, refused_one
+            assert refused_one.returncode == 1 and "expected operator of sluice; give another certificate by --tls-cert" in refused_one.stderr, refused_one
             without = run(None, "jobs")
             assert without.returncode == 3 and "--tls-ca" in without.stderr, without
         finally:
