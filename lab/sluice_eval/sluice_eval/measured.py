@@ -84,7 +84,7 @@ def _fidelity_lines(data: Data, trial: Data) -> None:
 
 
 def _fidelity_tables(data: Data) -> None:
-    print(f"{data['source']}: a prompt of {data['n_read']} tokens and the {data['n_new']} behind it; full cache: nll {data['full_nll']:.4f}\n")
+    print(f"{data['source']}: a prompt of {data['n_read']} tokens and the {data['n_new']} after it; full cache: nll {data['full_nll']:.4f}\n")
     table = Table(["RECIPE", ">SLOTS", ">BYTES/TOKEN", ">OF F16", ">ERROR", ">OVERLAP", ">RECALL", ">NLL", ">ABOVE FULL", ""])
     layers = Table(["ERROR BY LAYER", *(f">{layer}" for layer in range(data["n_layers"]))])
     for trial in _measured(data):
