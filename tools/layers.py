@@ -89,7 +89,7 @@ ROWS = {
     "kvstore/memory": "base engine/kvcache net/node engine/offload/remote_kv",
     "kvstore/remote_kv": "base net/fabric engine/kvcache engine/compress/plan engine/offload/remote_kv kvstore/memory kvstore/disk",
     "kvstore/disk": "base engine/kvcache kvstore/memory",
-    "kvstore/capsules": "base engine/offload/remote_kv kvstore/memory kvstore/disk kvstore/remote_kv",
+    "kvstore/capsules": "base kvstore/memory kvstore/disk kvstore/remote_kv",
     "kvstore": "base proto/* engine/kvcache net/fabric net/node kvstore/*",
     "coordinator/workers": "base base/fiber net/trust proto/* engine/kvcache net/rpc engine/compress/recipe engine/compress/plan engine/offload/remote_kv/offloaded_heads.h",
     "coordinator/jobs": "base base/fiber engine/sampling net/trust proto/* engine/kvcache engine/text/* engine/model engine/compress/recipe coordinator/workers engine/job",

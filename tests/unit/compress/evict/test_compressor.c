@@ -305,7 +305,7 @@ static void test_compressor_packs_later_when_the_arena_is_full(void **state) {
     drive_stop(&drive);
 }
 
-// What leaves a worker has nothing of the sessions that used its memory before, whatever the format and what is evicted.
+// A capsule has nothing of the sessions that used the memory before, whatever the format and what is evicted.
 static void test_compressor_clears_slots_that_no_token_uses(void **state) {
     (void)state;
     static const char *const recipes[] = {"full",
