@@ -10,7 +10,9 @@ import time
 
 import random_folder
 from harness import BIN, SLOW, Cluster, cluster_pb, connect, document, eventually, inference, question, run_tests, store_stats, stub, tokens
+from shallow import shallow_model
 
+SHALLOW = shallow_model(3)  # where each answer is compared with another
 SLUICE = os.path.join(BIN, "sluice")
 
 
@@ -94,7 +96,7 @@ def test_every_recommended_recipe_reuses_the_text():
     recipes = recommended()
     assert len(recipes) >= 6 and any("budget=0.2" in recipe for recipe in recipes), recipes
     # The store has room for all of them: a full one may evict what was stored last, if reading it again costs least.
-    with Cluster(kvstore=0) as fresh, Cluster(worker_args={"kvstore": ["--arena", "256M"]}) as cluster:
+    with Cluster(kvstore=0, model=SHALLOW) as fresh, Cluster(model=SHALLOW, worker_args={"kvstore": ["--arena", "128M"]}) as cluster:
         for recipe in recipes:
             ask = lambda key: inference.GenerateRequest(text=text + question(key), recipe=recipe, max_new_tokens=8, ignore_eos=True)
             expected, reused = [fresh.answer(ask(key)) for key in keys], []
@@ -126,7 +128,7 @@ def test_a_state_between_chunks_serves_what_ends_elsewhere():
     def logprobs(events):
         return [event.token.logprob for event in events if event.HasField("token")]
 
-    with Cluster(kvstore=0) as fresh, Cluster(worker_args={"kvstore": ["--arena", "128M"]}) as cluster:  # which holds all
+    with Cluster(kvstore=0, model=SHALLOW) as fresh, Cluster(model=SHALLOW, worker_args={"kvstore": ["--arena", "64M"]}) as cluster:  # which holds all
         for case, (recipe, first, second, expected) in enumerate(cases):
             def job(n, seed):
                 prompt = [2045, 100 + case, *ids(n, seed, 1200)[2:]]
