@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
+#include "engine/offload/remote_kv/segment_head.h"
 #include "net/document/exported.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/documents.pb-c.h"
@@ -32,6 +33,7 @@ struct exporting {
     struct sl_document *document; // a reference
     struct sl_exported_head head;
     struct sl_exported_writer writer;
+    struct sl_worker *source;    // a reference: the store that has sent the first piece
     struct sl_rpc_stream *store; // NULL: not opened
     char store_name[64];
     int64_t body_left; // bytes that the store still has to send
@@ -77,8 +79,11 @@ static enum sl_status make_head(struct exporting *exporting, struct sl_error *er
     return status;
 }
 
-static enum sl_status open_store(struct exporting *exporting, struct sl_worker *store, struct sl_error *err) {
+// Begins to read a capsule, or a segment, of a store.
+static enum sl_status open_store(struct exporting *exporting, struct sl_worker *store, const struct sl_capsule_id *id,
+                                 struct sl_error *err) {
     Sluice__V1__StoreKey key = sl_document_store_key(exporting->document);
+    key.recipe_fingerprint = id->recipe_fingerprint;
     int64_t deadline_ns = sl_rpc_call_deadline_ns(exporting->call), most_ns = sl_deadline_in_ms(EXPORT_MS);
     return sl_rpc_stream_open(sl_worker_channel(store), &sl_method_store_read, &key.base,
                               deadline_ns < most_ns ? deadline_ns : most_ns, exporting->call, &exporting->store, err);
@@ -113,7 +118,7 @@ static enum sl_status begin_at(struct exporting *exporting, struct sl_worker *st
                                Sluice__V1__CapsulePiece **piece_out, struct sl_error *err) {
     int64_t wait_ms = FIRST_PIECE_MS + exporting->document->capsule_bytes / DISK_BYTES_MS;
     snprintf(exporting->store_name, sizeof exporting->store_name, "%s", sl_worker_name(store));
-    enum sl_status status = open_store(exporting, store, err);
+    enum sl_status status = open_store(exporting, store, &exporting->document->capsule, err);
     SL_THEN(status, next_piece(exporting, wait_ms, piece_out, err));
     if (status != SL_OK) {
         sl_rpc_stream_close(&exporting->store);
@@ -136,6 +141,9 @@ static enum sl_status find_capsule(struct exporting *exporting, Sluice__V1__Caps
             sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, names[i], NULL);
         if (store != NULL) {
             status = begin_at(exporting, store, piece_out, err);
+            if (status == SL_OK) {
+                exporting->source = sl_worker_ref(store);
+            }
             sl_worker_unref(&store);
         }
         n += n < (int)sizeof tried
@@ -165,6 +173,47 @@ static enum sl_status send_header(struct exporting *exporting, const uint8_t *he
     return status == SL_OK ? sl_exported_end_part(&exporting->writer, err) : status;
 }
 
+// Begins to read segment i, and receives its head.
+static enum sl_status begin_segment(struct exporting *exporting, uint32_t i, int64_t begin,
+                                    struct sl_kv_segment_head *head_out, struct sl_error *err) {
+    const struct sl_document *document = exporting->document;
+    const struct sl_capsule_id segments = sl_document_segments_id(&document->capsule, document->n_offloaded_heads,
+                                                                  (int32_t)document->scan),
+                               id = sl_document_segment_id(&segments, i);
+    struct sl_kv_segment_config config;
+    Sluice__V1__CapsulePiece *piece = NULL;
+    struct sl_error why = {0};
+    enum sl_status status = open_store(exporting, exporting->source, &id, &why);
+    SL_THEN(status, next_piece(exporting, MAX_PIECE_MS, &piece, &why));
+    SL_THEN(status, sl_kv_segment_head_read(piece->header.data, piece->header.len, head_out, &config, &why));
+    if (piece != NULL) {
+        sluice__v1__capsule_piece__free_unpacked(piece, NULL);
+    }
+    SL_FAIL_IF(status != SL_OK || head_out->begin != begin, err, SL_ERR_PEER_LOST,
+               "store %s did not send segment %u of the offloaded layers of %s (%.160s): try again",
+               exporting->store_name, i, document->name, status != SL_OK ? why.text : "it is another one");
+    return SL_OK;
+}
+
+// Computes the bytes that the segments take in the file.
+static enum sl_status measure_layers(struct exporting *exporting, struct sl_error *err) {
+    int64_t end = 0, n_tokens = exporting->document->n_offloaded_heads > 0 ? exporting->document->capsule_tokens : 0;
+    struct sl_rpc_stream *capsule = exporting->store;
+    enum sl_status status = SL_OK;
+    for (uint32_t i = 0; end < n_tokens && i < SL_MAX_DOCUMENT_SEGMENTS && status == SL_OK; i++) {
+        struct sl_kv_segment_head head;
+        exporting->store = NULL;
+        status = begin_segment(exporting, i, end, &head, err);
+        sl_rpc_stream_close(&exporting->store);
+        if (status == SL_OK) {
+            end = head.begin + head.n_slots;
+            exporting->head.layers_bytes += (int64_t)(sizeof head + head.body_bytes);
+        }
+    }
+    exporting->store = capsule;
+    return status;
+}
+
 // Receives the first piece of the store, and sends all parts of the file but the body.
 static enum sl_status begin_file(struct exporting *exporting, struct sl_error *err) {
     static const struct sl_hash128 no_key = {{0}};
@@ -179,6 +228,9 @@ static enum sl_status begin_file(struct exporting *exporting, struct sl_error *e
     if (status == SL_OK) {
         exporting->body_left = exporting->head.body_bytes = (int64_t)info.body_bytes;
         exporting->head.header_bytes = (int64_t)n;
+        status = measure_layers(exporting, err);
+    }
+    if (status == SL_OK) {
         status = send_header(exporting, header, n, err);
     }
     free(header);
@@ -202,7 +254,26 @@ static enum sl_status send_body(struct exporting *exporting, struct sl_error *er
         }
         sluice__v1__capsule_piece__free_unpacked(piece, NULL);
     }
-    return status == SL_OK ? sl_exported_end_part(&exporting->writer, err) : status;
+    return status;
+}
+
+// Sends the segments of the offloaded layers, without the key that each has in this cluster.
+static enum sl_status send_layers(struct exporting *exporting, struct sl_error *err) {
+    int64_t end = 0, left = exporting->head.layers_bytes;
+    for (uint32_t i = 0; left > 0; i++) {
+        struct sl_kv_segment_head head;
+        sl_rpc_stream_close(&exporting->store);
+        SL_TRY(begin_segment(exporting, i, end, &head, err));
+        left -= (int64_t)(sizeof head + head.body_bytes);
+        SL_FAIL_IF(left < 0, err, SL_ERR_PEER_LOST, "the offloaded layers of %s change now: try again",
+                   exporting->document->name);
+        end = head.begin + head.n_slots;
+        memset(&head.prefix_hash, 0, sizeof head.prefix_hash);
+        SL_TRY(sl_exported_write(&exporting->writer, &head, sizeof head, err));
+        exporting->body_left = (int64_t)head.body_bytes;
+        SL_TRY(send_body(exporting, err));
+    }
+    return exporting->head.layers_bytes > 0 ? sl_exported_end_part(&exporting->writer, err) : SL_OK;
 }
 
 static enum sl_status check_document(const struct exporting *exporting, struct sl_error *err) {
@@ -219,15 +290,13 @@ static enum sl_status check_document(const struct exporting *exporting, struct s
 }
 
 static enum sl_status send_document(struct exporting *exporting, struct sl_error *err) {
-    SL_FAIL_IF(exporting->document->n_offloaded_heads > 0, err, SL_ERR_PRECONDITION,
-               "%s was read under %.200s, whose offloaded layers have no file: add its text on the other cluster, or "
-               "under a recipe that offloads nothing, such as " SL_DOCUMENT_RECIPE,
-               exporting->document->name, exporting->document->recipe);
     SL_TRY(check_document(exporting, err));
     SL_TRY(make_head(exporting, err));
     SL_TRY(sl_exported_writer_init(&exporting->writer, send_bytes, exporting, err));
     SL_TRY(begin_file(exporting, err));
-    return send_body(exporting, err);
+    SL_TRY(send_body(exporting, err));
+    SL_TRY(sl_exported_end_part(&exporting->writer, err));
+    return send_layers(exporting, err);
 }
 
 enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -242,6 +311,7 @@ enum sl_status sl_coordinator_handle_export(void *service, struct sl_rpc_call *c
     if (status == SL_OK) {
         status = send_document(&exporting, err);
         sl_rpc_stream_close(&exporting.store);
+        sl_worker_unref(&exporting.source);
         sl_exported_writer_cleanup(&exporting.writer);
         sl_document_unref(&exporting.document);
     }

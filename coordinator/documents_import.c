@@ -4,8 +4,8 @@
  *
  * In order: read the file up to the capsule's body, and check it against this cluster: version, model, recipe, text and
  * tokens, and the size that this model's capsule has; enter the registry, which refuses what is too much, and tell the
- * stores the key; pass the body on; say to the store that the capsule is complete, after its digest agreed; write the
- * document to the disk. A failure removes all of it. If the same document is there, the call only checks the file and
+ * stores the key; pass the body on; say to the store that the capsule is complete, after its digest agreed; pass on the
+ * segments of offloaded layers, one by one, each with the key that it has here; write the document to the disk. A failure removes all of it. If the same document is there, the call only checks the file and
  * returns that document.
  *
  * Trust: a client can make a file whose digests agree and whose KV is another text's. Its tenant alone asks it: the key has
@@ -19,6 +19,7 @@
 #include "base/fiber/bell.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/lead.h"
+#include "engine/offload/remote_kv/segment_head.h"
 #include "net/document/exported.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/documents.pb-c.h"
@@ -52,6 +53,11 @@ struct importing {
     Sluice__V1__StoreReserveRequest what;
     Sluice__V1__StoreKey key;
     enum { FIRST, BODY, LAST, DONE } next;
+    struct sl_kv_segment_head segment; // that is passed on; before: zeros
+    const uint8_t *layer; // [n_layer] of the layers, that were taken from the message, and not yet passed on
+    size_t n_layer;
+    int64_t layers_bytes;  // of the segments, as a store has them
+    int64_t segment_left;  // bytes of its pages that the client still has to send
     enum sl_status status; // of the client's part: SL_OK, or why the file is refused, with *err
     struct sl_error *err;
 };
@@ -185,11 +191,9 @@ static enum sl_status plan(struct importing *importing, struct sl_error *err) {
                "the file was read for chats, and this cluster's model has no template");
     enum sl_status status =
         sl_coordinator_plan_document(&importing->memory, &asked, &importing->document, &importing->tokens, err);
-    if (status == SL_OK && importing->document->n_offloaded_heads > 0) {
-        status =
-            sl_fail(err, SL_ERR_PRECONDITION,
-                    "the file is of %.200s, whose offloaded layers have no file: add the text instead", head->recipe);
-    }
+    SL_THEN_FAIL_IF(status, (importing->document->n_offloaded_heads > 0) != (head->layers_bytes > 0), err,
+                    SL_ERR_PRECONDITION, "the file has %s offloaded layers, and is of %.200s: add the text instead",
+                    head->layers_bytes > 0 ? "" : "no", head->recipe);
     uint8_t sha256[SL_SHA256_BYTES];
     SL_THEN(status, sl_sha256(importing->tokens, (size_t)importing->document->n_tokens * sizeof *importing->tokens,
                               sha256, err));
@@ -259,7 +263,39 @@ static enum sl_status announce(struct importing *importing, struct sl_error *err
     return SL_OK;
 }
 
+// Takes at most so many bytes of the offloaded layers, and at least one. SL_ERR_INVALID: there are no more.
+static enum sl_status next_layer_bytes(struct importing *importing, int64_t most, struct sl_exported_slice *slice_out,
+                                       struct sl_error *err) {
+    while (importing->n_layer == 0) {
+        struct sl_exported_slice slice;
+        enum sl_status status = next_slice(importing, &slice, err);
+        SL_FAIL_IF(status == SL_ERR_NOT_FOUND || (status == SL_OK && slice.ends), err, SL_ERR_INVALID,
+                   "file: its offloaded layers end early");
+        SL_TRY(status);
+        importing->layer = slice.bytes;
+        importing->n_layer = slice.n;
+    }
+    size_t n = importing->n_layer < (uint64_t)most ? importing->n_layer : (size_t)most;
+    *slice_out = (struct sl_exported_slice){.part = SL_EXPORTED_LAYERS, .bytes = importing->layer, .n = n};
+    importing->layer += n;
+    importing->n_layer -= n;
+    return SL_OK;
+}
+
 // ---- the body -------------------------------------------------------------------------------------------------------
+
+// Takes the next bytes of the body: to the end of the file, or, before offloaded layers, of the capsule; or of a segment's
+// pages. SL_ERR_NOT_FOUND: there are no more.
+static enum sl_status next_bytes(struct importing *importing, struct sl_exported_slice *slice_out,
+                                 struct sl_error *err) {
+    bool has_layers = sl_exported_reader_head(importing->reader)->layers_bytes > 0;
+    if (importing->segment.version == 0) {
+        SL_TRY(next_slice(importing, slice_out, err));
+        return slice_out->ends && has_layers ? SL_ERR_NOT_FOUND : SL_OK;
+    }
+    return importing->segment_left > 0 ? next_layer_bytes(importing, importing->segment_left, slice_out, err)
+                                       : SL_ERR_NOT_FOUND;
+}
 
 /*
  * Returns the store's next message: the announcement, the body as it arrives, and after its digest agreed that it is
@@ -276,7 +312,7 @@ static const ProtobufCMessage *next_message(void *arg) {
         return &importing->piece.base;
     }
     while (importing->next == BODY && slice.n == 0 && importing->status == SL_OK) {
-        importing->status = next_slice(importing, &slice, importing->err);
+        importing->status = next_bytes(importing, &slice, importing->err);
     }
     if (importing->status == SL_ERR_NOT_FOUND) {
         importing->status = SL_OK;
@@ -290,11 +326,12 @@ static const ProtobufCMessage *next_message(void *arg) {
         importing->piece.is_last = true;
     } else {
         importing->piece.body = (ProtobufCBinaryData){slice.n, (uint8_t *)slice.bytes};
+        importing->segment_left -= importing->segment.version != 0 ? (int64_t)slice.n : 0;
     }
     return &importing->piece.base;
 }
 
-// Reads the rest of the file, and checks it: a store has the capsule already.
+// Reads the rest of what is passed on, and checks it: a store has it already.
 static enum sl_status read_rest(struct importing *importing, struct sl_error *err) {
     importing->err = err;
     importing->next = importing->next == FIRST ? BODY : importing->next;
@@ -303,26 +340,102 @@ static enum sl_status read_rest(struct importing *importing, struct sl_error *er
     return importing->status;
 }
 
+// Reads the rest of the file, and checks it.
+static enum sl_status read_file_rest(struct importing *importing, struct sl_error *err) {
+    struct sl_exported_slice slice;
+    enum sl_status status;
+    while ((status = next_slice(importing, &slice, err)) == SL_OK) {
+    }
+    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
+}
+
+// Passes the capsule, or a segment, on to the store.
+static enum sl_status upload(struct importing *importing, struct sl_worker *store, struct sl_error *err) {
+    struct sl_error why = {0}, ours = {0};
+    importing->err = &ours;
+    importing->next = FIRST;
+    enum sl_status status = sl_rpc_upload(sl_worker_channel(store), &sl_method_store_write, next_message, importing,
+                                          sl_rpc_call_deadline_ns(importing->call), NULL, &why);
+    if (importing->status != SL_OK) { // the store's failure is only that it was not told all
+        return sl_fail_from(err, importing->status, &ours, "%s", ours.text);
+    }
+    if (status == SL_ERR_EXISTS) {
+        return read_rest(importing, err);
+    }
+    return status == SL_OK ? SL_OK
+                           : sl_fail_from(err, status, &why, "store %s did not take the capsule: %s",
+                                          sl_worker_name(store), why.text);
+}
+
+// ---- offloaded layers -----------------------------------------------------------------------------------------------
+
+// Reads the head of the next segment, which follows the others, and gives it its key in this cluster.
+static enum sl_status next_segment(struct importing *importing, uint32_t i, struct sl_error *err) {
+    const struct sl_document *document = importing->document;
+    const int64_t begin = importing->segment.begin + importing->segment.n_slots;
+    struct sl_kv_segment_head *head = &importing->segment;
+    struct sl_kv_segment_config config;
+    struct sl_hash128 salt;
+    uint8_t bytes[sizeof *head];
+    for (size_t n = 0; n < sizeof bytes;) {
+        struct sl_exported_slice slice;
+        SL_TRY(next_layer_bytes(importing, (int64_t)(sizeof bytes - n), &slice, err));
+        memcpy(bytes + n, slice.bytes, slice.n);
+        n += slice.n;
+    }
+    SL_TRY(sl_kv_segment_head_read(bytes, sizeof bytes, head, &config, err));
+    const struct sl_kv_family *family = &head->family;
+    int head_dim = sl_model_geometry(&importing->coordinator->model).head_dim;
+    importing->layers_bytes += (int64_t)sl_kv_segment_bytes(&config);
+    if (head->index != i || head->begin != begin || head->n_slots > document->capsule_tokens - begin ||
+        family->n_offloaded_heads != document->n_offloaded_heads || family->first_offloaded_head != 0 ||
+        family->scan != (int32_t)document->scan || family->head_dim != head_dim ||
+        importing->layers_bytes > document->offloaded_bytes) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "segment %" PRIu32 " of the offloaded layers in the file, of tokens [%" PRId64 ", %" PRId64
+                       "), is not the one of this text, model and recipe",
+                       i, head->begin, head->begin + head->n_slots);
+    }
+    SL_TRY(sl_tenant_salt(&importing->coordinator->salt_secret, document->tenant, &salt, err));
+    head->prefix_hash = sl_prefix_hash(&salt, importing->tokens, head->begin + head->n_slots);
+    importing->segment_left = (int64_t)head->body_bytes;
+    return SL_OK;
+}
+
+// Passes the segments on; the store has the capsule.
+static enum sl_status store_layers(struct importing *importing, struct sl_worker *store, struct sl_error *err) {
+    const struct sl_document *document = importing->document;
+    const struct sl_capsule_id segments =
+        sl_document_segments_id(&document->capsule, document->n_offloaded_heads, (int32_t)document->scan);
+    uint8_t *capsule_header = importing->header;
+    enum sl_status status = SL_OK;
+    for (uint32_t i = 0; i < SL_MAX_DOCUMENT_SEGMENTS && status == SL_OK &&
+                         importing->segment.begin + importing->segment.n_slots < document->capsule_tokens;
+         i++) {
+        status = next_segment(importing, i, err);
+        const struct sl_capsule_id id = sl_document_segment_id(&segments, i);
+        importing->key.recipe_fingerprint = id.recipe_fingerprint;
+        importing->what.capsule_bytes = importing->segment_left;
+        importing->what.prefixes = (ProtobufCBinaryData){0, NULL};
+        importing->header = (uint8_t *)&importing->segment;
+        importing->header_bytes = sizeof importing->segment;
+        SL_THEN(status, upload(importing, store, err));
+        importing->header = capsule_header;
+    }
+    SL_THEN_FAIL_IF(status, importing->n_layer > 0, err, SL_ERR_INVALID, "file: bytes follow its offloaded layers");
+    return status == SL_OK ? read_file_rest(importing, err) : status;
+}
+
 static enum sl_status store_body(struct importing *importing, struct sl_error *err) {
     struct sl_coordinator *coordinator = importing->coordinator;
     char address[SL_ADDRESS_BYTES];
-    struct sl_error why = {0}, ours = {0};
     sl_registry_store_address(coordinator->registry, importing->document->first_key, address);
     struct sl_worker *store =
         address[0] != '\0' ? sl_registry_find(coordinator->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address)
                            : NULL;
     SL_FAIL_IF(store == NULL, err, SL_ERR_PEER_LOST, "no KV store is ready to keep a document");
-    importing->err = &ours;
-    enum sl_status status = sl_rpc_upload(sl_worker_channel(store), &sl_method_store_write, next_message, importing,
-                                          sl_rpc_call_deadline_ns(importing->call), NULL, &why);
-    if (importing->status != SL_OK) { // the store's failure is only that it was not told all
-        status = sl_fail_from(err, importing->status, &ours, "%s", ours.text);
-    } else if (status == SL_ERR_EXISTS) {
-        status = read_rest(importing, err);
-    } else if (status != SL_OK) {
-        status =
-            sl_fail_from(err, status, &why, "store %s did not take the capsule: %s", sl_worker_name(store), why.text);
-    }
+    enum sl_status status = upload(importing, store, err);
+    SL_THEN_IF(status, importing->document->n_offloaded_heads > 0, store_layers(importing, store, err));
     sl_worker_unref(&store);
     return status;
 }
@@ -351,7 +464,7 @@ static enum sl_status keep(struct importing *importing, struct sl_error *err) {
     char stores[SL_MAX_HOLDERS][64];
     SL_TRY(sl_coordinator_enter_document(coordinator, importing->document, err));
     bool is_there = sl_documents_stores(coordinator->documents, importing->document, stores) > 0;
-    enum sl_status status = is_there ? read_rest(importing, err) : store_body(importing, err);
+    enum sl_status status = is_there ? read_file_rest(importing, err) : store_body(importing, err);
     SL_THEN(status, wait_until_stored(importing, err));
     SL_THEN(status, sl_coordinator_await_disks(coordinator, importing->call, importing->document, err));
     SL_THEN(status, sl_documents_finish(coordinator->documents, importing->document, err));
@@ -369,7 +482,7 @@ static enum sl_status keep_or_find(struct importing *importing, struct sl_error 
     if (same == NULL) {
         return keep(importing, err);
     }
-    enum sl_status status = read_rest(importing, err);
+    enum sl_status status = read_file_rest(importing, err);
     sl_document_unref(&importing->document);
     importing->document = same;
     return status == SL_OK ? send_document(importing) : status;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Handlers of Store.Read and Store.Write: capsules of documents, which travel as files, on the control plane.
+ * Handlers of Store.Read and Store.Write: capsules and segments of documents, which travel as files, on the control plane.
  *
  * A capsule that is being written belongs to its call: if the call ends before its last piece, nothing is left.
  */
@@ -18,6 +18,7 @@ static struct sl_stored *hold(struct sl_kvstore *kvstore, const struct sl_prefix
                               bool *is_pinned_out) {
     size_t at;
     struct sl_stored *stored = sl_capsule_cache_hold(kvstore->capsule_cache, &whole->id);
+    stored = stored != NULL ? stored : sl_document_layers_hold(kvstore->layers, &whole->id);
     *is_pinned_out = stored == NULL;
     if (stored == NULL) {
         stored = sl_disk_recall(kvstore->disk, whole, 1, deadline_ns, &at);
@@ -74,32 +75,47 @@ struct writing {
     size_t n_written;                // of the body
 };
 
+// Checks the header of a capsule, or of a segment, against what was announced. Returns the bytes of its body.
+static enum sl_status check_header(const struct writing *writing, const Sluice__V1__CapsulePiece *first,
+                                   size_t *body_bytes_out, struct sl_error *err) {
+    struct sl_capsule_info info = {.id = writing->keys.id};
+    if (sl_kv_segment_head_is(first->header.data, first->header.len)) {
+        struct sl_kv_segment_head head;
+        struct sl_kv_segment_config config;
+        SL_TRY(sl_kv_segment_head_read(first->header.data, first->header.len, &head, &config, err));
+        info.body_bytes = (size_t)head.body_bytes;
+    } else {
+        SL_TRY(sl_capsule_read_header(first->header.data, first->header.len, &info, err));
+    }
+    SL_FAIL_IF(memcmp(&info.id, &writing->keys.id, sizeof info.id) != 0 || info.body_bytes < 1 ||
+                   info.body_bytes != (uint64_t)first->what->capsule_bytes,
+               err, SL_ERR_INVALID, "header: has another key, or another size, than announced");
+    *body_bytes_out = info.body_bytes;
+    return SL_OK;
+}
+
 // Checks the first message, and takes room for the capsule.
 static enum sl_status begin(struct writing *writing, const Sluice__V1__CapsulePiece *first, struct sl_error *err) {
     struct sl_kvstore *kvstore = writing->kvstore;
     SL_FAIL_IF(first->what == NULL || first->header.len < 1 || first->header.len > SL_CAPSULE_MAX_HEADER_BYTES, err,
                SL_ERR_INVALID, "the first message has no keys, or a header of %zu bytes", first->header.len);
-    struct sl_capsule_info info;
+    size_t body_bytes = 0;
     enum sl_status status = sl_store_read_keys(kvstore, first->what, &writing->keys, err);
     struct sl_hash128 *hashes = status == SL_OK ? malloc(sizeof *hashes * (writing->keys.n_hashes + 1)) : NULL;
     if (hashes != NULL && writing->keys.n_hashes > 0) {
         memcpy(hashes, writing->keys.hashes, sizeof *hashes * writing->keys.n_hashes);
     }
     writing->keys.hashes = hashes;
-    SL_THEN(status, hashes != NULL ? sl_capsule_read_header(first->header.data, first->header.len, &info, err)
+    SL_THEN(status, hashes != NULL ? check_header(writing, first, &body_bytes, err)
                                    : sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory"));
-    SL_THEN_IF(status,
-               memcmp(&info.id, &writing->keys.id, sizeof info.id) != 0 || info.body_bytes < 1 ||
-                   info.body_bytes != (uint64_t)first->what->capsule_bytes,
-               sl_fail(err, SL_ERR_INVALID, "header: has another key, or another size, than announced"));
     SL_TRY(status);
     struct sl_capsule_bytes *capsule = &writing->capsule;
     capsule->header = malloc(first->header.len);
     SL_FAIL_IF(capsule->header == NULL, err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
     memcpy(capsule->header, first->header.data, first->header.len);
     capsule->header_bytes = first->header.len;
-    capsule->body_bytes = info.body_bytes;
-    return sl_room_take_block(&kvstore->room, "import", info.body_bytes, &capsule->body, err);
+    capsule->body_bytes = body_bytes;
+    return sl_room_take_block(&kvstore->room, "import", body_bytes, &capsule->body, err);
 }
 
 // Receives the body, up to the piece that says that the capsule is complete.
@@ -127,6 +143,17 @@ static enum sl_status receive_body(struct writing *writing, struct sl_error *err
     return SL_OK;
 }
 
+// Caches the capsule, or pins the segment.
+static enum sl_status store(struct writing *writing, struct sl_error *err) {
+    struct sl_kvstore *kvstore = writing->kvstore;
+    if (sl_kv_segment_head_is(writing->capsule.header, writing->capsule.header_bytes)) {
+        return sl_document_layers_put(kvstore->layers, &writing->keys.id, &writing->capsule, err);
+    }
+    SL_TRY(sl_capsule_cache_put(kvstore->capsule_cache, &writing->keys, &writing->capsule, err));
+    sl_disk_offer(kvstore->disk, &writing->keys.id);
+    return SL_OK;
+}
+
 static enum sl_status write_capsule(struct writing *writing, struct sl_error *err) {
     struct sl_kvstore *kvstore = writing->kvstore;
     ProtobufCMessage *first;
@@ -137,9 +164,8 @@ static enum sl_status write_capsule(struct writing *writing, struct sl_error *er
     status = begin(writing, (const Sluice__V1__CapsulePiece *)first, err);
     protobuf_c_message_free_unpacked(first, NULL);
     SL_THEN(status, receive_body(writing, err));
-    SL_THEN(status, sl_capsule_cache_put(kvstore->capsule_cache, &writing->keys, &writing->capsule, err));
+    SL_THEN(status, store(writing, err));
     SL_TRY_OR(status, sl_capsule_bytes_free(&writing->capsule, kvstore->room.arena));
-    sl_disk_offer(kvstore->disk, &writing->keys.id);
     Sluice__V1__WriteReply reply = SLUICE__V1__WRITE_REPLY__INIT;
     reply.bytes = (int64_t)writing->n_written;
     return sl_rpc_call_send(writing->call, &reply.base);

@@ -97,7 +97,7 @@ ROWS = {
     "coordinator/state": "base proto/* coordinator/jobs engine/job",
     "coordinator/election": "base base/fiber net/trust proto/* net/rpc",
     "coordinator/run": "base base/fiber proto/* engine/kvcache engine/text/tokenizer engine/model engine/job net/rpc net/trace coordinator/workers coordinator/jobs coordinator/election",
-    "coordinator": "base base/fiber base/options net/trust net/document net/admin proto/* net/trace/otlp net/rpc net/rpc/standard engine/text/tokenizer engine/model coordinator/* engine/job",
+    "coordinator": "base base/fiber base/options net/trust net/document net/admin proto/* net/trace/otlp net/rpc net/rpc/standard engine/text/tokenizer engine/model engine/offload/remote_kv coordinator/* engine/job",
     "client/libsluice": "base net/trust proto/* net/rpc",
     "gateway/openai": "base proto/* engine/compress/recipe",
     "gateway/access": "base net/trust",

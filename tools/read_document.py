@@ -10,7 +10,7 @@ import hashlib
 import struct
 import sys
 
-VERSION = 1
+VERSION = 2  # with the offloaded layers of a document; without, 1
 FIXED = struct.Struct("<8sIIQQQQQII32s32s")
 CHAT, HAS_TEXT = 1, 2
 BLOCK = 1 << 20
@@ -53,8 +53,9 @@ def read(path):
          tokens_sha256) = FIXED.unpack(fixed)
         if magic != b"SLUICEDC":
             raise Refused(2, "not a document")
-        if version != VERSION:
-            raise Refused(2, f"version {version} of document files; this program reads version {VERSION}")
+        if not 1 <= version <= VERSION:
+            raise Refused(2, f"version {version} of document files; this program reads 1 to {VERSION}")
+        layers_bytes = struct.unpack("<Q", b"".join(reader.take(8, "head")))[0] if version > 1 else 0
         recipe = b"".join(reader.take(recipe_bytes, "head"))
         reader.end("head")
         text = None
@@ -63,7 +64,9 @@ def read(path):
             reader.end("text")
             if hashlib.sha256(text).digest() != text_sha256:
                 raise Refused(1, "damaged or edited: its text is not the one of its head")
-        for n, part in ((header_bytes, "capsule header"), (body_bytes, "capsule body")):
+        for n, part in ((header_bytes, "capsule header"), (body_bytes, "capsule body"), (layers_bytes, "offloaded layers")):
+            if n == 0:
+                continue
             for _ in reader.take(n, part):
                 pass
             reader.end(part)
@@ -71,7 +74,8 @@ def read(path):
             raise Refused(1, "damaged: bytes follow its end")
     return {"version": version, "model": f"{model:016x}", "recipe": recipe.decode(), "read as": "a user's message" if flags & CHAT else "text",
             "tokens": tokens, "text": f"{text_bytes} bytes" + ("" if text is not None else ", not in the file"), "sha256": text_sha256.hex(),
-            "token ids": tokens_sha256.hex(), "capsule header": f"{header_bytes} bytes", "capsule body": f"{body_bytes} bytes"}, text
+            "token ids": tokens_sha256.hex(), "capsule header": f"{header_bytes} bytes", "capsule body": f"{body_bytes} bytes",
+            "layers": f"{layers_bytes} bytes"}, text
 
 
 def main(arguments):

@@ -99,7 +99,7 @@ static void print_document(const struct sl_inspected *c) {
     const struct sl_exported_head *head = &c->head;
     char sha256[SL_SHA256_HEX_BYTES];
     sl_sha256_write_hex(head->text_sha256, sha256);
-    printf("document %s: version %d, digests agree, read as %s\n", c->path, SL_EXPORTED_VERSION,
+    printf("document %s: version %d, digests agree, read as %s\n", c->path, sl_exported_version(head),
            head->chat ? "a user's message" : "text");
     printf("text     %" PRId64 " bytes, %" PRId64 " tokens%s, SHA-256 %s\n", head->text_bytes, head->n_tokens,
            head->has_text ? "" : ", not in the file", sha256);
@@ -184,7 +184,7 @@ static void print_json(const struct sl_inspected *c) {
         char sha256[SL_SHA256_HEX_BYTES];
         sl_sha256_write_hex(c->head.text_sha256, sha256);
         json_object_set_new(object, "document",
-                            json_pack("{s:i, s:I, s:I, s:b, s:b, s:s, s:o}", "version", SL_EXPORTED_VERSION,
+                            json_pack("{s:i, s:I, s:I, s:b, s:b, s:s, s:o}", "version", sl_exported_version(&c->head),
                                       "text_bytes", (json_int_t)c->head.text_bytes, "n_tokens",
                                       (json_int_t)c->head.n_tokens, "chat", c->head.chat, "has_text", c->head.has_text,
                                       "sha256", sha256, "model_fingerprint",

@@ -8,24 +8,27 @@
 #include "base/little_endian.h"
 
 #define FIXED_BYTES      128 // of the head, before the recipe
+#define LAYERS_BYTES     8   // between them, in version 2
 #define CHAT             1u
 #define HAS_TEXT         2u
 #define MAX_HEADER_BYTES ((int64_t)4 << 20) // SL_CAPSULE_MAX_HEADER_BYTES
 #define MAX_BODY_BYTES   ((int64_t)1 << 46)
 
-static const char *const part_names[] = {"head", "text", "capsule header", "capsule body"};
+static const char *const part_names[] = {"head", "text", "capsule header", "capsule body", "offloaded layers"};
 
 // Returns the bytes of a part, without its digest; -1: the file does not have it.
 static int64_t part_bytes(const struct sl_exported_head *head, enum sl_exported_part part) {
     switch (part) {
     case SL_EXPORTED_HEAD:
-        return FIXED_BYTES + (int64_t)strlen(head->recipe);
+        return FIXED_BYTES + (head->layers_bytes > 0 ? LAYERS_BYTES : 0) + (int64_t)strlen(head->recipe);
     case SL_EXPORTED_TEXT:
         return head->has_text ? head->text_bytes : -1;
     case SL_EXPORTED_HEADER:
         return head->header_bytes;
     case SL_EXPORTED_BODY:
         return head->body_bytes;
+    case SL_EXPORTED_LAYERS:
+        return head->layers_bytes > 0 ? head->layers_bytes : -1;
     default:
         return -1;
     }
@@ -73,8 +76,8 @@ enum sl_status sl_exported_end_part(struct sl_exported_writer *writer, struct sl
 enum sl_status sl_exported_write_head(struct sl_exported_writer *writer, const struct sl_exported_head *head,
                                       struct sl_error *err) {
     uint8_t bytes[SL_EXPORTED_HEAD_BYTES] = SL_EXPORTED_MAGIC;
-    size_t recipe_bytes = strlen(head->recipe);
-    sl_put_bytes(bytes + 8, SL_EXPORTED_VERSION, 4);
+    size_t recipe_bytes = strlen(head->recipe), recipe_at = FIXED_BYTES;
+    sl_put_bytes(bytes + 8, (uint64_t)sl_exported_version(head), 4);
     sl_put_bytes(bytes + 12, (head->chat ? CHAT : 0) | (head->has_text ? HAS_TEXT : 0), 4);
     sl_put_bytes(bytes + 16, head->model_fingerprint, 8);
     sl_put_bytes(bytes + 24, (uint64_t)head->n_tokens, 8);
@@ -84,8 +87,12 @@ enum sl_status sl_exported_write_head(struct sl_exported_writer *writer, const s
     sl_put_bytes(bytes + 56, recipe_bytes, 4);
     memcpy(bytes + 64, head->text_sha256, SL_SHA256_BYTES);
     memcpy(bytes + 96, head->tokens_sha256, SL_SHA256_BYTES);
-    memcpy(bytes + FIXED_BYTES, head->recipe, recipe_bytes);
-    SL_TRY(sl_exported_write(writer, bytes, FIXED_BYTES + recipe_bytes, err));
+    if (head->layers_bytes > 0) {
+        sl_put_bytes(bytes + recipe_at, (uint64_t)head->layers_bytes, LAYERS_BYTES);
+        recipe_at += LAYERS_BYTES;
+    }
+    memcpy(bytes + recipe_at, head->recipe, recipe_bytes);
+    SL_TRY(sl_exported_write(writer, bytes, recipe_at + recipe_bytes, err));
     return sl_exported_end_part(writer, err);
 }
 
@@ -97,9 +104,9 @@ struct sl_exported_reader {
     uint8_t bytes[SL_EXPORTED_HEAD_BYTES]; // the head, until it is read
     uint8_t digest[SL_SHA256_BYTES];
     enum sl_exported_part part;
-    int64_t at;   // bytes of the part, and then of its digest, that were taken
-    int64_t size; // of the part; of the head first the fixed bytes
-    bool has_fixed;
+    int64_t at;       // bytes of the part, and then of its digest, that were taken
+    int64_t size;     // of the part; of the head first the fixed bytes
+    size_t recipe_at; // in the head; 0: the fixed bytes are not read yet
 };
 
 enum sl_status sl_exported_reader_create(struct sl_exported_reader **reader_out, struct sl_error *err) {
@@ -132,8 +139,8 @@ static enum sl_status read_fixed(struct sl_exported_reader *reader, struct sl_er
                "not a document; `sluice doc export` makes such files");
     uint64_t version = sl_get_bytes(bytes + 8, 4), flags = sl_get_bytes(bytes + 12, 4),
              recipe_bytes = sl_get_bytes(bytes + 56, 4);
-    SL_FAIL_IF(version != SL_EXPORTED_VERSION, err, SL_ERR_UNSUPPORTED,
-               "version %" PRIu64 " of document files; this program reads version %d", version, SL_EXPORTED_VERSION);
+    SL_FAIL_IF(version < 1 || version > SL_EXPORTED_VERSION, err, SL_ERR_UNSUPPORTED,
+               "version %" PRIu64 " of document files; this program reads 1 to %d", version, SL_EXPORTED_VERSION);
     head->model_fingerprint = sl_get_bytes(bytes + 16, 8);
     uint64_t n_tokens = sl_get_bytes(bytes + 24, 8), text_bytes = sl_get_bytes(bytes + 32, 8),
              header_bytes = sl_get_bytes(bytes + 40, 8);
@@ -155,18 +162,26 @@ static enum sl_status read_fixed(struct sl_exported_reader *reader, struct sl_er
     head->has_text = (flags & HAS_TEXT) != 0;
     memcpy(head->text_sha256, bytes + 64, SL_SHA256_BYTES);
     memcpy(head->tokens_sha256, bytes + 96, SL_SHA256_BYTES);
-    reader->size = FIXED_BYTES + (int64_t)recipe_bytes;
-    reader->has_fixed = true;
+    reader->recipe_at = FIXED_BYTES + (version > 1 ? LAYERS_BYTES : 0);
+    reader->size = (int64_t)(reader->recipe_at + recipe_bytes);
     return SL_OK;
 }
 
-static enum sl_status read_recipe(struct sl_exported_reader *reader, struct sl_error *err) {
-    size_t n = (size_t)reader->size - FIXED_BYTES;
+// Reads what follows the fixed bytes of the head.
+static enum sl_status read_rest(struct sl_exported_reader *reader, struct sl_error *err) {
+    size_t n = (size_t)reader->size - reader->recipe_at;
+    const uint8_t *recipe = reader->bytes + reader->recipe_at;
+    if (reader->recipe_at > FIXED_BYTES) {
+        uint64_t layers_bytes = sl_get_bytes(reader->bytes + FIXED_BYTES, LAYERS_BYTES);
+        SL_FAIL_IF(layers_bytes < 1 || layers_bytes > MAX_BODY_BYTES, err, SL_ERR_INVALID,
+                   "damaged: layers of %" PRIu64 " bytes are out of bounds", layers_bytes);
+        reader->head.layers_bytes = (int64_t)layers_bytes;
+    }
     for (size_t i = 0; i < n; i++) {
-        SL_FAIL_IF(reader->bytes[FIXED_BYTES + i] < 0x20 || reader->bytes[FIXED_BYTES + i] > 0x7e, err, SL_ERR_INVALID,
+        SL_FAIL_IF(recipe[i] < 0x20 || recipe[i] > 0x7e, err, SL_ERR_INVALID,
                    "damaged: its recipe is not printable text");
     }
-    memcpy(reader->head.recipe, reader->bytes + FIXED_BYTES, n);
+    memcpy(reader->head.recipe, recipe, n);
     reader->head.recipe[n] = '\0';
     return SL_OK;
 }
@@ -178,7 +193,7 @@ static enum sl_status end_part(struct sl_exported_reader *reader, struct sl_expo
     enum sl_status status = sl_sha256_get(reader->sha, digest, err);
     SL_THEN_FAIL_IF(status, memcmp(digest, reader->digest, sizeof digest) != 0, err, SL_ERR_INVALID,
                     "damaged or edited: its %s fails its digest", part_names[reader->part]);
-    SL_THEN(status, reader->part == SL_EXPORTED_HEAD ? read_recipe(reader, err) : SL_OK);
+    SL_THEN(status, reader->part == SL_EXPORTED_HEAD ? read_rest(reader, err) : SL_OK);
     SL_TRY(status);
     sl_sha256_add(reader->sha, reader->digest, sizeof reader->digest);
     slice->ends = true;
@@ -210,7 +225,7 @@ enum sl_status sl_exported_reader_take(struct sl_exported_reader *reader, const 
     *bytes_inout += n;
     *n_inout -= n;
     reader->at += (int64_t)n;
-    if (!reader->has_fixed && reader->at == reader->size) {
+    if (reader->recipe_at == 0 && reader->at == reader->size) {
         return read_fixed(reader, err);
     }
     return reader->at == reader->size + SL_SHA256_BYTES ? end_part(reader, slice_out, err) : SL_OK;

@@ -8,10 +8,15 @@
  *              16  u64 model fingerprint          24  u64 tokens                 32  u64 bytes of the text
  *              40  u64 bytes of the header        48  u64 bytes of the body      56  u32 bytes of the recipe, u32 0
  *              64  SHA-256 of the text            96  SHA-256 of the token ids, i32 each
- *             128  recipe
+ *             128  version 2 alone: u64 bytes of the layers
+ *                  recipe
  *     text         only with flag 2
  *     header       of the capsule, with a prefix hash of zeros: the key of stores stays in its cluster
  *     body         of the capsule (engine/kvcache/capsule.h)
+ *     layers       version 2 alone: the segments of offloaded layers, a head (engine/offload/remote_kv/segment_head.h, its
+ *                  prefix hash zeros) and the pages of each
+ *
+ * A file without layers is of version 1.
  *
  * Design: a reader takes bytes in any pieces, keeps only the head, and gives out what it takes part by part.
  * Trust: a file is as untrusted as a message: the reader bounds every size before it is used. Digests find damage, not
@@ -25,23 +30,34 @@
 #include "net/trust/sha256.h"
 
 #define SL_EXPORTED_MAGIC          "SLUICEDC"
-#define SL_EXPORTED_VERSION        1
+#define SL_EXPORTED_VERSION        2    // with layers; without, 1
 #define SL_EXPORTED_RECIPE_BYTES   2048 // with the terminating zero: as long as a recipe may be
-#define SL_EXPORTED_HEAD_BYTES     (128 + SL_EXPORTED_RECIPE_BYTES)
+#define SL_EXPORTED_HEAD_BYTES     (136 + SL_EXPORTED_RECIPE_BYTES)
 #define SL_EXPORTED_MAX_TEXT_BYTES ((int64_t)4 << 20) // as the message that adds a document
 #define SL_EXPORTED_PIECE_BYTES    ((size_t)1 << 20)  // of a file in one message
 
-enum sl_exported_part { SL_EXPORTED_HEAD, SL_EXPORTED_TEXT, SL_EXPORTED_HEADER, SL_EXPORTED_BODY, SL_EXPORTED_END };
+enum sl_exported_part {
+    SL_EXPORTED_HEAD,
+    SL_EXPORTED_TEXT,
+    SL_EXPORTED_HEADER,
+    SL_EXPORTED_BODY,
+    SL_EXPORTED_LAYERS,
+    SL_EXPORTED_END
+};
 
 struct sl_exported_head {
     uint64_t model_fingerprint;
     int64_t n_tokens, text_bytes, header_bytes, body_bytes; // text_bytes also if the file has no text
+    int64_t layers_bytes;                                   // 0: no layers are offloaded
     bool chat;                                              // read as a user's message
     bool has_text;
     uint8_t text_sha256[SL_SHA256_BYTES], tokens_sha256[SL_SHA256_BYTES];
     char recipe[SL_EXPORTED_RECIPE_BYTES]; // canonical text
 };
 
+static inline int sl_exported_version(const struct sl_exported_head *head) {
+    return head->layers_bytes > 0 ? SL_EXPORTED_VERSION : 1;
+}
 // Returns the bytes of the whole file.
 int64_t sl_exported_file_bytes(const struct sl_exported_head *head);
 

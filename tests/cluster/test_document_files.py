@@ -124,7 +124,7 @@ def refuse_files(cluster, folder, whole, longer, short, text_file):
         changed = bytearray(whole)
         changed[at] ^= 1
         refused_file(bytes(changed), 2, "edited", part)
-    refused_file(whole[:8] + b"\2" + whole[9:], 2, "version 2", "reads version 1")
+    refused_file(whole[:8] + b"\3" + whole[9:], 2, "version 3", "reads 1 to 2")
     refused_file(signed(whole, 16, b"\1" * 8), 1, "another model", "0101010101010101")
     refused_file(signed(whole, 96, b"\1" * 32), 1, "tokenizer")
     refused_file(with_capsule_of(whole, longer), 1, "is not the one of this text")

@@ -89,7 +89,8 @@ static enum sl_status compare(void *arg, const void *bytes, size_t n, struct sl_
 static void write_again(const uint8_t *data, size_t size, const struct sl_exported_head *head) {
     struct compared file = {data, 0, size};
     struct sl_exported_writer writer;
-    const int64_t parts[] = {head->has_text ? head->text_bytes : -1, head->header_bytes, head->body_bytes};
+    const int64_t parts[] = {head->has_text ? head->text_bytes : -1, head->header_bytes, head->body_bytes,
+                             head->layers_bytes > 0 ? head->layers_bytes : -1};
     require(sl_exported_writer_init(&writer, compare, &file, NULL) == SL_OK);
     require(sl_exported_write_head(&writer, head, NULL) == SL_OK);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -118,7 +119,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require((uint64_t)sl_exported_file_bytes(head) == size);
         require(whole.bytes[SL_EXPORTED_TEXT] == (head->has_text ? head->text_bytes : 0) &&
                 whole.bytes[SL_EXPORTED_HEADER] == head->header_bytes &&
-                whole.bytes[SL_EXPORTED_BODY] == head->body_bytes && strlen(head->recipe) < sizeof head->recipe);
+                whole.bytes[SL_EXPORTED_BODY] == head->body_bytes &&
+                whole.bytes[SL_EXPORTED_LAYERS] == head->layers_bytes && strlen(head->recipe) < sizeof head->recipe);
         write_again(data, size, head);
     }
     return 0;

@@ -7,12 +7,13 @@
  * Design: the first byte says which side the rest is for. To a reader: seven bytes of what it reads, then a store's map: what is read lands
  *         inside of the answer, without a gap to what is written there by hand. To a remote KV of two offloaded heads:
  *         one request. To an asker: eight bytes of what it asked for (kind, flags, offloaded heads, topk, places,
- *         tokens, channels, last), then the answer.
+ *         tokens, channels, last), then the answer. Bytes that begin like a segment's head are read as one.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/offload/remote_kv/near_internal.h"
+#include "engine/offload/remote_kv/segment_head.h"
 #include "net/offload/remote/remote_kv_map.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 #include "engine/tensor/cpu/evict/fills.h"
@@ -252,10 +253,26 @@ static void serve(const struct sl_remote_kv *remote_kv, const uint8_t *data, siz
     sl_remote_kv_scratch_destroy(&scratch);
 }
 
+// Reads the head of a segment; one that is accepted says what the segment takes, and how it is found.
+static void read_head(const uint8_t *data, size_t size) {
+    struct sl_kv_segment_head head;
+    struct sl_kv_segment_config config;
+    struct sl_error err = {0};
+    enum sl_status status = sl_kv_segment_head_read(data, size, &head, &config, &err);
+    must(status == SL_OK || err.text[0] != '\0');
+    if (status == SL_OK) {
+        must(size == sizeof head && memcmp(&head, data, size) == 0);
+        must(head.body_bytes == sl_kv_segment_kept_bytes(&config) && head.body_bytes <= sl_kv_segment_bytes(&config));
+        must(head.index < SL_MAX_DOCUMENT_SEGMENTS && config.begin == head.begin && config.n_slots == head.n_slots);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const struct sl_remote_kv *remote_kv;
     remote_kv = remote_kv != NULL ? remote_kv : make_remote_kv();
-    if (size > 0 && data[0] >= 128) {
+    if (sl_kv_segment_head_is(data, size)) {
+        read_head(data, size);
+    } else if (size > 0 && data[0] >= 128) {
         read_by_map(data + 1, size - 1);
     } else if (size > 0 && data[0] % 2 == 0) {
         serve(remote_kv, data + 1, size - 1);

@@ -16,6 +16,7 @@
 #define TEXT   "Once upon a time."
 #define HEADER "header of a capsule"
 #define BODY   "the body of the capsule, page after page"
+#define LAYERS "segment after segment"
 
 struct file {
     uint8_t bytes[4096];
@@ -60,6 +61,9 @@ static void write_file(struct file *file, const struct sl_exported_head *head) {
     }
     write_part(&writer, HEADER);
     write_part(&writer, BODY);
+    if (head->layers_bytes > 0) {
+        write_part(&writer, LAYERS);
+    }
     sl_exported_writer_cleanup(&writer);
     assert_int_equal(file->n, sl_exported_file_bytes(head));
 }
@@ -92,9 +96,11 @@ static enum sl_status read_file(const uint8_t *bytes, size_t n, size_t piece_byt
 static void test_exported_reader_reads_what_was_written(void **state) {
     (void)state;
     static const size_t pieces[] = {1, 7, 64, 100000};
-    for (int has_text = 0; has_text < 2; has_text++) {
+    for (int round = 0; round < 4; round++) {
+        bool has_text = round % 2, has_layers = round / 2;
         struct sl_exported_head head = make_head(has_text), got;
         struct file file;
+        head.layers_bytes = has_layers ? sizeof LAYERS - 1 : 0;
         write_file(&file, &head);
         for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
             char parts[SL_EXPORTED_END][64];
@@ -104,6 +110,9 @@ static void test_exported_reader_reads_what_was_written(void **state) {
             assert_string_equal(parts[SL_EXPORTED_TEXT], has_text ? TEXT : "");
             assert_string_equal(parts[SL_EXPORTED_HEADER], HEADER);
             assert_string_equal(parts[SL_EXPORTED_BODY], BODY);
+            assert_string_equal(parts[SL_EXPORTED_LAYERS], has_layers ? LAYERS : "");
+            assert_int_equal(got.layers_bytes, head.layers_bytes);
+            assert_int_equal(file.bytes[8], has_layers ? 2 : 1); // the version
             assert_string_equal(got.recipe, head.recipe);
             assert_memory_equal(got.text_sha256, head.text_sha256, sizeof head.text_sha256);
             assert_memory_equal(got.tokens_sha256, head.tokens_sha256, sizeof head.tokens_sha256);
@@ -119,12 +128,14 @@ static void test_exported_reader_names_the_damaged_part(void **state) {
     struct sl_exported_head head = make_head(true), got;
     struct file file;
     char parts[SL_EXPORTED_END][64];
+    head.layers_bytes = sizeof LAYERS - 1;
     write_file(&file, &head);
-    const size_t text_at = 128 + strlen(head.recipe) + 32, header_at = text_at + sizeof TEXT - 1 + 32;
-    const size_t body_at = header_at + sizeof HEADER - 1 + 32;
+    const size_t text_at = 136 + strlen(head.recipe) + 32, header_at = text_at + sizeof TEXT - 1 + 32;
+    const size_t body_at = header_at + sizeof HEADER - 1 + 32, layers_at = body_at + sizeof BODY - 1 + 32;
     for (size_t i = 0; i < file.n; i++) {
         struct sl_error err = {0};
-        const char *part = i >= body_at     ? "capsule body"
+        const char *part = i >= layers_at   ? "offloaded layers"
+                           : i >= body_at   ? "capsule body"
                            : i >= header_at ? "capsule header"
                            : i >= text_at   ? "text"
                                             : "head";
@@ -132,7 +143,7 @@ static void test_exported_reader_names_the_damaged_part(void **state) {
         enum sl_status status = read_file(file.bytes, file.n, 64, parts, &got, &err);
         file.bytes[i] ^= 1;
         assert_true(status == SL_ERR_INVALID || (status == SL_ERR_UNSUPPORTED && i >= 8 && i < 12));
-        if (i >= 128) { // the numbers before may be out of bounds, too
+        if (i >= 136) { // the numbers before may be out of bounds, too
             assert_non_null(strstr(err.text, part));
             assert_non_null(strstr(err.text, "edited"));
         }
@@ -148,7 +159,7 @@ static void test_exported_reader_names_the_damaged_part(void **state) {
 
 // Writes a number into the head, and signs the head again.
 static void set(struct file *file, const struct sl_exported_head *head, size_t at, uint64_t value, int n_bytes) {
-    size_t head_bytes = 128 + strlen(head->recipe);
+    size_t head_bytes = (head->layers_bytes > 0 ? 136 : 128) + strlen(head->recipe);
     for (int i = 0; i < n_bytes; i++) {
         file->bytes[at + (size_t)i] = (uint8_t)(value >> (8 * i));
     }
@@ -165,7 +176,8 @@ static void test_exported_head_out_of_bounds_is_refused(void **state) {
         const char *text;
     } cases[] = {
         {0, 'x', 1, SL_ERR_INVALID, "not a document"},
-        {8, 2, 4, SL_ERR_UNSUPPORTED, "version 2 of document files; this program reads version 1"},
+        {8, 3, 4, SL_ERR_UNSUPPORTED, "version 3 of document files; this program reads 1 to 2"},
+        {8, 0, 4, SL_ERR_UNSUPPORTED, "version 0 of document files; this program reads 1 to 2"},
         {12, 4, 4, SL_ERR_INVALID, "out of bounds"}, // an unknown flag
         {24, 0, 8, SL_ERR_INVALID, "out of bounds"},
         {24, (uint64_t)INT32_MAX + 1, 8, SL_ERR_INVALID, "out of bounds"},
@@ -190,6 +202,16 @@ static void test_exported_head_out_of_bounds_is_refused(void **state) {
         set(&file, &head, cases[i].at, cases[i].value, cases[i].n_bytes);
         assert_int_equal(read_file(file.bytes, file.n, 64, parts, &got, &err), cases[i].status);
         assert_non_null(strstr(err.text, cases[i].text));
+    }
+    static const uint64_t layers_bytes[] = {0, (UINT64_C(1) << 46) + 1, UINT64_MAX};
+    head.layers_bytes = sizeof LAYERS - 1;
+    for (size_t i = 0; i < sizeof layers_bytes / sizeof *layers_bytes; i++) {
+        struct file file;
+        struct sl_error err = {0};
+        write_file(&file, &head);
+        set(&file, &head, 128, layers_bytes[i], 8);
+        assert_int_equal(read_file(file.bytes, file.n, 64, parts, &got, &err), SL_ERR_INVALID);
+        assert_non_null(strstr(err.text, "layers of"));
     }
 }
 
