@@ -21,7 +21,7 @@ class Bar:
     def begin(self, run: Run, n_requests: int) -> None:
         self._n_requests = n_requests
         self._run_number += 1
-        self._what = f"run {self._run_number}/{self._n_runs}: {run.series.name[:40]} at {run.rate:.4g}/s"
+        self._what = f"run {self._run_number}/{self._n_runs}: {run.series.name} at {run.rate:.4g}/s"
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
