@@ -33,6 +33,7 @@
 #define AT_ONCE_MS 250
 
 #define LARGE_REPLY (64 << 10) // smaller ones do not wait for others to be read
+#define UNREAD_S    5          // after which a caller that has read none is not waited for
 
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
 
@@ -167,7 +168,7 @@ void sl_rpc_call_await_room(struct sl_rpc_call *call) {
     calls->waiting_bytes += bytes;
     while (must_wait(call, bytes) && !sl_rpc_call_cancelled(call)) {
         const int64_t read_ns = calls->read_ns[call->owner], since_ns = read_ns > began_ns ? read_ns : began_ns;
-        if (sl_bell_wait(&calls->left, &calls->mutex, since_ns + SL_NS_PER_S) != SL_OK &&
+        if (sl_bell_wait(&calls->left, &calls->mutex, since_ns + UNREAD_S * SL_NS_PER_S) != SL_OK &&
             calls->read_ns[call->owner] == read_ns) {
             break;
         }

@@ -17,7 +17,7 @@
 #include "base/locals.h"
 #include "base/thread.h"
 #include "base/trace.h"
-#include "net/rpc/connections/connections.h"
+#include "net/rpc/connections/rpc_connections.h"
 #include "net/rpc/rpc.h"
 
 // ---- rpc_core.c: the completion queue, and bytes to messages -------------------------------------------------------
@@ -253,7 +253,7 @@ void sl_rpc_calls_init(struct sl_rpc_calls *calls, int64_t most_unsent);
 void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls);
 // Waits until the last call has been freed: SL_OK, or SL_ERR_DEADLINE.
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns);
-// Waits with a large reply until its caller, which has many, has read some of them. Ends if it reads nothing for a second, and at
+// Waits with a large reply until its caller, which has many, has read some of them. Ends if it reads nothing for 5 s, and at
 // once if too many wait. Not for a polling thread.
 void sl_rpc_call_await_room(struct sl_rpc_call *call);
 // Cancels calls whose replies wait since before a time, and those that must make room for the newest, if it is not NULL.

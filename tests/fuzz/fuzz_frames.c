@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "net/rpc/connections/connections.h"
+#include "net/rpc/connections/rpc_connections.h"
 
 enum { FD = 1, PORT = 7, MOST_STREAMS = 4, MOST_BYTES = 600, MOST_INPUT = 4096, OUT = 128, CLIENT = 64, HEAD = 5 };
 

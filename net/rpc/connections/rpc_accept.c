@@ -19,23 +19,19 @@
  *         process runs (prlimit).
  * Threads: any; gRPC calls accept4() on a polling thread.
  */
-#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/descriptors.h"
-#include "base/hash.h"
 #include "base/log.h"
-#include "net/rpc/connections/connections.h"
+#include "net/rpc/connections/rpc_connections.h"
 
 // A process has one accept4(), and so one table.
 static struct port {
@@ -80,17 +76,6 @@ void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refuse
     *n_refused_out = found ? atomic_load(&found->n_refused) : 0;
 }
 
-int sl_rpc_local_port(int fd) {
-    struct sockaddr_storage address = {0};
-    socklen_t bytes = sizeof address;
-    if (getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
-        return 0;
-    }
-    return address.ss_family == AF_INET    ? ntohs(((const struct sockaddr_in *)&address)->sin_port)
-           : address.ss_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *)&address)->sin6_port)
-                                           : 0;
-}
-
 // Returns the guarded port that a socket listens on, or NULL.
 static struct port *port_of(int listener) {
     return find(sl_rpc_local_port(listener));
@@ -109,84 +94,12 @@ static void complain(struct port *port, const char *why, bool of_descriptors) {
     }
 }
 
-struct peer {
-    struct in6_addr host; // an IPv4 address is mapped
-    int number;           // of its port
-};
-
-static struct in6_addr map_v4(struct in_addr v4) {
-    struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
-    memcpy(mapped.s6_addr + 12, &v4, sizeof v4);
-    return mapped;
-}
-
-// Reads "ipv4:HOST:PORT", "ipv6:[HOST]:PORT" or "ipv6:%5BHOST%25ZONE%5D:PORT"; gRPC writes mapped addresses as IPv4.
-static bool read_peer(const char *text, struct peer *peer_out) {
-    const char *begin = strchr(text, ':'), *end = strrchr(text, ':');
-    char host[INET6_ADDRSTRLEN];
-    struct in_addr v4;
-    if (!begin || begin == end) {
-        return false;
-    }
-    begin += strncasecmp(begin + 1, "%5B", 3) == 0 ? 4 : begin[1] == '[' ? 2 : 1;
-    const size_t n = strcspn(begin, "%]"), n_most = (size_t)(end - begin), n_host = n < n_most ? n : n_most;
-    if (n_host >= sizeof host) {
-        return false;
-    }
-    memcpy(host, begin, n_host);
-    host[n_host] = '\0';
-    peer_out->number = atoi(end + 1);
-    if (inet_pton(AF_INET, host, &v4) == 1) {
-        peer_out->host = map_v4(v4);
-        return peer_out->number > 0;
-    }
-    return inet_pton(AF_INET6, host, &peer_out->host) == 1 && peer_out->number > 0;
-}
-
-// Returns false for an address of another kind.
-static bool peer_of(const struct sockaddr_storage *address, struct peer *peer_out) {
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)address;
-    const bool is_v4 = address->ss_family == AF_INET;
-    if (!is_v4 && address->ss_family != AF_INET6) {
-        return false;
-    }
-    *peer_out =
-        (struct peer){is_v4 ? map_v4(v4->sin_addr) : v6->sin6_addr, ntohs(is_v4 ? v4->sin_port : v6->sin6_port)};
-    return true;
-}
-
-// Returns true if a socket is connected to the peer.
-static bool is_peer(int fd, const struct peer *peer) {
-    struct sockaddr_storage address = {0};
-    socklen_t bytes = sizeof address;
-    struct peer found;
-    return getpeername(fd, (struct sockaddr *)&address, &bytes) == 0 && peer_of(&address, &found) &&
-           found.number == peer->number && memcmp(&found.host, &peer->host, sizeof found.host) == 0;
-}
-
-static size_t owner_of(const struct in6_addr *host, int number) {
-    return sl_hash(host, sizeof *host, (uint64_t)number) % SL_RPC_OWNERS;
-}
-
-size_t sl_rpc_owner_of_peer(const char *text) {
-    struct peer peer;
-    return read_peer(text, &peer) ? owner_of(&peer.host, peer.number) : 0;
-}
-
-size_t sl_rpc_owner_of_socket(int fd) {
-    struct sockaddr_storage address = {0};
-    struct peer peer;
-    socklen_t bytes = sizeof address;
-    const bool is_known = getpeername(fd, (struct sockaddr *)&address, &bytes) == 0 && peer_of(&address, &peer);
-    return is_known ? owner_of(&peer.host, peer.number) : 0;
-}
-
 bool sl_rpc_accept_cut(const char *text) {
-    struct peer peer;
-    const bool is_known = read_peer(text, &peer);
+    struct sl_rpc_peer peer, found;
+    const bool is_known = sl_rpc_peer_read(text, &peer);
     for (int fd = 0, highest = atomic_load(&highest_fd); is_known && fd <= highest; fd++) {
-        struct port *port = is_peer(fd, &peer) ? port_of(fd) : NULL;
+        const bool is_it = sl_rpc_peer_of_socket(fd, &found) && memcmp(&found, &peer, sizeof found) == 0;
+        struct port *port = is_it ? port_of(fd) : NULL;
         if (port) {
             // Resets the connection at once, as close() would, but gRPC still owns the descriptor, and sees an error.
             // After shutdown() the peer could go on to write, and wait.

@@ -26,7 +26,6 @@
 #include <errno.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -34,7 +33,7 @@
 #include "base/clock.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "net/rpc/connections/connections.h"
+#include "net/rpc/connections/rpc_connections.h"
 #include "net/trust/certificate.h"
 
 enum {

@@ -19,13 +19,12 @@
  * Threads: any.
  */
 #include <pthread.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/locked.h"
-#include "net/rpc/connections/connections.h"
+#include "net/rpc/connections/rpc_connections.h"
 
 enum { N_ENTRIES = 4096, MOST = 500, CALM_S = 10, MOST_HALVES = 4 };
 

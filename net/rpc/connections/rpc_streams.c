@@ -19,11 +19,10 @@
  * Threads: any; one at a time for a connection, under the mutex of its frames.
  */
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/locked.h"
-#include "net/rpc/connections/connections.h"
+#include "net/rpc/connections/rpc_connections.h"
 
 enum {
     FIRST_STREAMS = 16,

@@ -1,30 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the connections of a server, as far as gRPC does not bound them: how many are accepted, the frames of HTTP/2 that
- *          come over them, the calls that they leave unfinished or reset.
- *
- * Design: gRPC accepts and reads its sockets itself. So calls of libc (accept4, recvmsg, sendmsg) and of OpenSSL are
- *         replaced, and those about other sockets pass through. Nothing here waits.
+ * Purpose: the connections below gRPC: which are accepted, what they may hold, and which are closed. gRPC's own settings bound
+ *          little of this, so rpc_accept.c and rpc_headers.c define functions of other libraries that gRPC calls.
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "base/loop.h"
 #include "base/status.h"
-#include "net/trust/certificate.h"
+#include "net/trust/identity.h"
 
 enum {
     SL_RPC_OWNERS = 256, // callers are told apart by this much of a hash
     SL_RPC_SERVERS = 16, // of a process
 };
 
-// ---- rpc_accept.c: which connections are accepted --------------------------------------------------------------------
+// ---- rpc_peers.c: the other ends ---------------------------------------------------------------------------------------
 
 // Returns the port of a socket's own address; 0: it has none.
 int sl_rpc_local_port(int fd);
+
+struct sl_rpc_peer {
+    uint8_t host[16]; // of IPv6; an IPv4 address is mapped
+    int number;       // of its port
+};
+// Reads "ipv4:HOST:PORT", "ipv6:[HOST]:PORT" or "ipv6:%5BHOST%25ZONE%5D:PORT"; gRPC writes mapped addresses as IPv4.
+bool sl_rpc_peer_read(const char *text, struct sl_rpc_peer *peer_out);
+// Finds the peer that a socket is connected to. False: it has none, or one of another kind.
+bool sl_rpc_peer_of_socket(int fd, struct sl_rpc_peer *peer_out);
+// Returns the number of a caller without a certificate, below SL_RPC_OWNERS: of its connection, by its descriptor or as the peer
+// of a call.
+size_t sl_rpc_owner_of_socket(int fd);
+size_t sl_rpc_owner_of_peer(const char *text);
+
+// ---- rpc_accept.c: connections of a server -------------------------------------------------------------------------
+
 // Guards the port of a server, with TLS or in_clear, from before it accepts until its gRPC has ended. SL_ERR_EXHAUSTED:
 // too many servers.
 enum sl_status sl_rpc_accept_guard(int port, bool in_clear, struct sl_error *err);
@@ -33,10 +48,6 @@ void sl_rpc_accept_release(int port);
 void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refused_out);
 // Closes the connection of a guarded port whose peer is "ipv4:HOST:PORT" or "ipv6:%5BHOST%5D:PORT". False: there is none.
 bool sl_rpc_accept_cut(const char *text);
-// Returns the number of a caller without a certificate, below SL_RPC_OWNERS: of its connection, by its descriptor or as the peer
-// of a call.
-size_t sl_rpc_owner_of_socket(int fd);
-size_t sl_rpc_owner_of_peer(const char *text);
 
 // ---- rpc_resets.c: connections that open calls and cancel them at once -----------------------------------------------
 
@@ -47,16 +58,15 @@ bool sl_rpc_resets_of_peer(const char *peer);
 bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n);
 // Returns a number that is the same for all connections of a tenant, or of another role's name. Never 0.
 uint64_t sl_rpc_caller_hash(const struct sl_identity *caller);
-// Notes that a connection of a caller was closed for its calls, and tells whether that was so in the last seconds. Callers
-// without a certificate are 0, and are not noted.
+// Notes that a connection of a caller was closed for its calls, and tells whether that was so in the last seconds. 0: a caller
+// without a certificate, for which nothing is noted.
 void sl_rpc_resets_note(uint64_t caller);
 bool sl_rpc_resets_are_recent(uint64_t caller);
 
 // ---- rpc_headers.c: connections whose header blocks do not end --------------------------------------------------------
 
-// Begins to follow the frames of a connection that was accepted at a port; with TLS that happens where it is decrypted. Connections
-// that gRPC makes are found by what it sends first.
-// False: no memory.
+// Begins to follow the frames of a connection that was accepted at a port; with TLS that happens where it is decrypted. Those
+// that gRPC makes are found by what it sends first. False: no memory.
 bool sl_rpc_headers_watch(int fd, bool in_clear, int port);
 
 // ---- rpc_streams.c: messages that have arrived in part -----------------------------------------------------------------
