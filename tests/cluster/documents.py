@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of documents share."""
 import os
+import signal
 import subprocess
 import sys
 
@@ -8,6 +9,8 @@ from harness import BIN, ROOT, call, cluster_pb, document, documents_pb, eventua
 
 TEXT = document(6000)
 ADD = "sluice.v1.Documents.Add"
+TAILORKV = "tailorkv"
+EXACT = "place=offload/1-,retrieve=near,topk=64"  # layers that stay are in f16: bits of a fresh reading
 READER = os.path.join(ROOT, "tools", "read_document.py")
 
 
@@ -61,3 +64,18 @@ def ask(channel, name):
 def read_file(path, *more):
     run = subprocess.run([sys.executable, READER, path, *more], text=True, capture_output=True, timeout=60)
     return run.returncode, run.stdout, run.stderr
+
+
+def restart(cluster, *workers):
+    for name in workers:
+        process = cluster.processes.pop(name)
+        process.signal(signal.SIGKILL)
+        process.popen.wait(30)
+        cluster.start_worker(name)
+    cluster.wait_ready()
+
+
+def reused(made, finished):
+    """Returns whether a question did not read the document again: neither its capsule nor its offloaded layers."""
+    s = finished.statistics
+    return min(s.n_reused_tokens, s.retrieval.reused_tokens) >= made.n_tokens - 64

@@ -2,41 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents of recipes that offload layers: a store keeps the layers beside the capsule, counts both, and frees both. A prefill worker
 reads each question, and the answer is that of one job with the same recipe on the whole prompt."""
-import hashlib
 import os
-import signal
-import struct
 import tempfile
 
-from documents import TEXT, add, of, names, asking, read_file, sluice, store_load
+from documents import EXACT, TAILORKV, TEXT, add, of, names, asking, restart, reused, sluice, store_load
 from harness import Cluster, call, document, documents_pb, eventually, inference, question, refused, request, run_tests, tokens
 from test_gateway import chatting_model
 from test_restart import Restarting
 import grpc
-
-TAILORKV = "tailorkv"
-EXACT = "place=offload/1-,retrieve=near,topk=64"  # layers that stay are in f16: bits of a fresh reading
 
 
 def whole(recipe, end=question()[1:], text=TEXT, **fields):
     """The job whose prompt is a document and a question."""
     fields = {"max_new_tokens": 12, "stop": ["."], **fields}
     return inference.GenerateRequest(text=text + "\n" + end, recipe=recipe, **fields)
-
-
-def restart(cluster, *workers):
-    for name in workers:
-        process = cluster.processes.pop(name)
-        process.signal(signal.SIGKILL)
-        process.popen.wait(30)
-        cluster.start_worker(name)
-    cluster.wait_ready()
-
-
-def reused(made, finished):
-    """Returns whether a question did not read the document again: neither its capsule nor its offloaded layers."""
-    s = finished.statistics
-    return min(s.n_reused_tokens, s.retrieval.reused_tokens) >= made.n_tokens - 64
 
 
 def test_the_answer_is_that_of_one_job():
@@ -133,82 +112,6 @@ def test_layers_have_room_beside_documents_that_are_on_disk():
         assert reused(made, cluster.answer(asking("gpl"))[0])
 
 
-def on_disk(folder):
-    """[names of files] that the store has on its disk."""
-    return sorted(name for name in os.listdir(folder) if name.startswith("capsule-"))
-
-
-def test_both_parts_are_on_the_disk_of_a_store_that_restarts():
-    with tempfile.TemporaryDirectory(prefix="sluice-layers-") as folder:
-        disk = os.path.join(folder, "disk")
-        with Cluster(worker_args={"kvstore": ["--disk", disk, "--disk-bytes", "256M"]}) as cluster:
-            for recipe in (TAILORKV, EXACT):
-                made, _ = add(cluster.channel, "gpl", recipe=recipe)
-                assert made.on_disk and made.not_on_disk == "", made
-                end = "Who may copy it, and how?"
-                wanted = {end: tokens(cluster.answer(asking("gpl", end))[1]) for end in (end, question()[1:])}
-                for end, answer in wanted.items():
-                    restart(cluster, "kvstore-0")
-                    finished, events = cluster.answer(asking("gpl", end))  # at once: it waits for the disk
-                    assert reused(made, finished) and tokens(events) == answer, (recipe, end, finished.statistics)
-                assert of(cluster.channel, "Get", "gpl").store == "kvstore-0"
-                files = on_disk(disk)
-                of(cluster.channel, "Delete", "gpl")
-                eventually(lambda: len(on_disk(disk)) < len(files) - 2, 10, "its segments are removed from the disk")
-            cluster.assert_clean()
-
-
-def test_a_full_disk_is_said_of_layers():
-    with tempfile.TemporaryDirectory(prefix="sluice-layers-") as folder, Cluster(
-            worker_args={"kvstore": ["--arena", "96M", "--disk", os.path.join(folder, "disk"), "--disk-bytes", "16M"]}) as cluster:
-        first, _ = add(cluster.channel, "first", recipe=EXACT)
-        assert first.on_disk and first.not_on_disk == "", first
-        second, _ = add(cluster.channel, "second", document(7000, seed=3), recipe=EXACT)
-        assert not second.on_disk and second.not_on_disk.startswith("the disk of kvstore-0 has no room for "), second
-        for made in (first, second):
-            assert reused(made, cluster.answer(asking(made.name))[0]), made
-
-
-def test_damaged_layers_are_read_again():
-    with tempfile.TemporaryDirectory(prefix="sluice-layers-") as folder:
-        disk = os.path.join(folder, "disk")
-        with Cluster(worker_args={"kvstore": ["--disk", disk, "--disk-bytes", "256M"]}) as cluster:
-            made, _ = add(cluster.channel, "gpl", recipe=EXACT)
-            wanted = tokens(cluster.answer(asking("gpl"))[1])
-            process = cluster.processes.pop("kvstore-0")
-            process.signal(signal.SIGKILL)
-            process.popen.wait(30)
-            largest = max((os.path.join(disk, name) for name in on_disk(disk)), key=os.path.getsize)
-            with open(largest, "r+b") as file:
-                file.seek(100000)
-                byte = file.read(1)
-                file.seek(100000)
-                file.write(bytes([byte[0] ^ 1]))
-            cluster.start_worker("kvstore-0")
-            cluster.wait_ready()
-            assert tokens(cluster.answer(asking("gpl"))[1]) == wanted  # the text is read, or what is missing of it
-            eventually(lambda: of(cluster.channel, "Get", "gpl").on_disk, 60, "the text was read again, and written")
-            finished, events = cluster.answer(asking("gpl"))
-            assert reused(made, finished) and tokens(events) == wanted, finished.statistics
-
-
-def test_a_document_is_deleted_while_it_comes_from_the_disk():
-    with tempfile.TemporaryDirectory(prefix="sluice-layers-") as folder:
-        disk = os.path.join(folder, "disk")
-        with Cluster(worker_args={"kvstore": ["--disk", disk, "--disk-bytes", "256M"]}) as cluster:
-            add(cluster.channel, "gpl", recipe=EXACT)
-            wanted = tokens(cluster.answer(asking("gpl"))[1])
-            restart(cluster, "kvstore-0")
-            asked = cluster.generate(asking("gpl"))
-            first = next(asked)  # the job has begun
-            of(cluster.channel, "Delete", "gpl")
-            assert tokens([first, *asked]) == wanted
-            assert names(cluster.channel) == []
-            cluster.assert_clean()
-            add(cluster.channel, "gpl", recipe=EXACT)
-            assert tokens(cluster.answer(asking("gpl"))[1]) == wanted
-
-
 def test_a_store_that_restarts_gets_both_parts_again():
     with Restarting() as cluster:
         made, _ = add(cluster.channel, "gpl", recipe=TAILORKV)
@@ -242,94 +145,6 @@ def test_it_is_not_read_while_other_jobs_use_its_stores_memory():
         eventually(lambda: all(cluster.get(job).state == inference.CANCELLED for job in jobs), 10, "the jobs ended")
         made, _ = add(cluster.channel, "gpl", recipe=TAILORKV)
         assert made.store, made
-
-
-def pin(cluster, name, replicas):
-    return call(cluster.channel, "sluice.v1.Documents.Pin", documents_pb.PinDocumentRequest(name=name, replicas=replicas))
-
-
-def have(cluster, name, n):
-    """Waits until n stores have the document."""
-    eventually(lambda: len(of(cluster.channel, "Get", name).stores) == n, 30, f"{n} stores have {name}")
-
-
-def test_replicas_keep_both_parts():
-    with Cluster(kvstore=2) as cluster:
-        made, _ = add(cluster.channel, "gpl", recipe=TAILORKV, replicas=2)
-        assert sorted(made.stores) == ["kvstore-0", "kvstore-1"] and made.replicas == 2, made
-        wanted = tokens(cluster.answer(asking("gpl"))[1])
-        store = made.store
-        cluster.kill(store)
-        eventually(lambda: store not in of(cluster.channel, "Get", "gpl").stores, 30, f"{store} is lost")
-        finished, events = cluster.answer(asking("gpl"))  # from the copy
-        assert reused(made, finished) and tokens(events) == wanted, finished.statistics
-        cluster.processes.pop(store)
-        cluster.start_worker(store)
-        have(cluster, "gpl", 2)
-        pin(cluster, "gpl", 1)
-        have(cluster, "gpl", 1)
-        finished, events = cluster.answer(asking("gpl"))
-        assert reused(made, finished) and tokens(events) == wanted, finished.statistics
-
-
-def test_a_store_that_dies_while_it_is_copied_loses_no_answer():
-    with Cluster(kvstore=2) as cluster:
-        made, _ = add(cluster.channel, "gpl", recipe=EXACT)
-        wanted = tokens(cluster.answer(asking("gpl"))[1])
-        pin(cluster, "gpl", 2)
-        cluster.kill(made.store)  # before, in or after the copy
-        other = ["kvstore-0" if made.store == "kvstore-1" else "kvstore-1"]  # it was copied there, or the text was read again
-        eventually(lambda: list(of(cluster.channel, "Get", "gpl").stores) == other, 60, "the other store has it")
-        finished, events = cluster.answer(asking("gpl"))
-        assert reused(made, finished) and tokens(events) == wanted, finished.statistics
-
-
-def test_a_file_carries_both_parts():
-    """Exported, imported on another cluster with another store: the same answer, bit for bit, and nothing of the text is read."""
-    with tempfile.TemporaryDirectory(prefix="sluice-layers-") as folder:
-        answers, whole_path = {}, os.path.join(folder, "tailorkv")
-        with Cluster() as cluster:
-            for name, recipe in (("tailorkv", TAILORKV), ("exact", EXACT)):
-                add(cluster.channel, name, recipe=recipe)
-                answers[name] = tokens(cluster.answer(asking(name))[1])
-                code, _, err = sluice(cluster, "doc", "export", name, os.path.join(folder, name))
-                assert code == 0, err
-            add(cluster.channel, "plain")
-            assert sluice(cluster, "doc", "export", "plain", os.path.join(folder, "plain"))[0] == 0
-            assert sluice(cluster, "doc", "import", "tailorkv", whole_path)[0] == 0  # it is there
-            cluster.assert_clean()
-        code, out, err = read_file(whole_path)
-        assert code == 0 and "version         2\n" in out and "layers          0 bytes" not in out, (out, err)
-        code, out, _ = read_file(os.path.join(folder, "plain"))
-        assert code == 0 and "version         1\n" in out and "layers          0 bytes" in out, out
-        with Cluster(kvstore=2) as cluster:
-            for name, answer in answers.items():
-                code, _, err = sluice(cluster, "doc", "import", name, os.path.join(folder, name))
-                assert code == 0, err
-                made = of(cluster.channel, "Get", name)
-                finished, events = cluster.answer(asking(name))
-                assert reused(made, finished) and tokens(events) == answer, (name, finished.statistics)
-                of(cluster.channel, "Delete", name)
-            with open(whole_path, "rb") as file:
-                content = file.read()
-            damaged = os.path.join(folder, "damaged")
-            for change, said in ((lambda b: b[:-40], "cut short"), (lambda b: b[:-40] + bytes([b[-40] ^ 1]) + b[-39:], "damaged or edited"),
-                                 (lambda b: b + b"x", "bytes follow its end")):
-                with open(damaged, "wb") as file:
-                    file.write(change(content))
-                code, _, err = sluice(cluster, "doc", "import", "gpl", damaged)
-                assert code != 0 and said in err, (said, err)
-                assert read_file(damaged)[0] == 1
-            at = len(content) - 32 - struct.unpack("<Q", content[128:136])[0]  # of the first segment's head
-            assert content[at:at + 8] == b"SLUICESG"
-            for offset, value, said in ((8, 2, "version 2"), (12, 1, "is not the one of this text"), (28, 1, "expected"), (56, 0, "out of bounds")):
-                forged = content[:at + offset] + bytes([value]) + b"\0" * 3 + content[at + offset + 4:-32]
-                with open(damaged, "wb") as file:
-                    file.write(forged + hashlib.sha256(forged).digest())
-                code, _, err = sluice(cluster, "doc", "import", "gpl", damaged)
-                assert code != 0 and said in err, (said, err)
-            assert names(cluster.channel) == []
-            cluster.assert_clean()
 
 
 def test_a_chat_is_cut_before_what_follows_the_text():
