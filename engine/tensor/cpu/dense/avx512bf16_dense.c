@@ -44,96 +44,25 @@
 // Pairs of a row of x in a stretch. Not a power of two: rows of a tile must not compete for the same cache lines.
 #define X_STRIDE (STRETCH_GROUPS * PAIR_STEPS + 16)
 
-#define INLINE static inline __attribute__((always_inline))
-
 // --- tiles ---------------------------------------------------------------------------------------------------------
 
-/*
- * sums[panels][rows][32] += x[rows] W over `groups` groups. weights: pairs of the first panel. The next panel is
- * `stride` bytes later, and its sums are ROW_BLOCK rows later. Called with constants only, so that acc
- * stays in registers.
- */
-INLINE void tile(int rows, int panels, const char *weights, size_t stride, const int32_t *x, int64_t groups,
-                 float *sums) {
-    __m512 acc[TILE_ROWS][2];
-    SL_UNROLL
-    for (int t = 0; t < panels * rows; t++) {
-        const float *from = sums + (t / rows * ROW_BLOCK + t % rows) * SL_PANEL;
-        acc[t][0] = _mm512_load_ps(from);
-        acc[t][1] = _mm512_load_ps(from + 16);
-    }
-    for (int64_t g = 0; g < groups; g++) {
-        for (int s = 0; s < PAIR_STEPS; s += 4, weights += 4 * PAIR_STEP_BYTES, x += 4) {
-            SL_UNROLL
-            for (int j = 0; j < 4; j++) {
-                SL_UNROLL
-                for (int p = 0; p < panels; p++) {
-                    const __m512i *step = (const __m512i *)(weights + (size_t)p * stride) + 2 * j;
-                    __m512bh first = (__m512bh)_mm512_load_si512(step), second = (__m512bh)_mm512_load_si512(step + 1);
-                    SL_UNROLL
-                    for (int r = 0; r < rows; r++) {
-                        __m512bh pair = (__m512bh)_mm512_set1_epi32(x[r * X_STRIDE + j]);
-                        acc[p * rows + r][0] = _mm512_dpbf16_ps(acc[p * rows + r][0], pair, first);
-                        acc[p * rows + r][1] = _mm512_dpbf16_ps(acc[p * rows + r][1], pair, second);
-                    }
-                }
-            }
-        }
-    }
-    SL_UNROLL
-    for (int t = 0; t < panels * rows; t++) {
-        float *to = sums + (t / rows * ROW_BLOCK + t % rows) * SL_PANEL;
-        _mm512_store_ps(to, acc[t][0]);
-        _mm512_store_ps(to + 16, acc[t][1]);
-    }
+static inline size_t step_bytes(int form) {
+    (void)form; // there is one
+    return PAIR_STEP_BYTES;
 }
 
-typedef void (*tile_fn)(const char *weights, size_t stride, const int32_t *x, int64_t groups, float *sums);
+static inline __attribute__((always_inline)) void load_step(int form, const char *weights, __m512 step[2]) {
+    (void)form;
+    step[0] = _mm512_load_ps(weights);
+    step[1] = _mm512_load_ps(weights + 64);
+}
 
-#define TILE(rows, panels)                                                                                             \
-    static void tile_##rows##x##panels(const char *weights, size_t stride, const int32_t *x, int64_t groups,           \
-                                       float *sums) {                                                                  \
-        tile(rows, panels, weights, stride, x, groups, sums);                                                          \
-    }
-TILE(1, 1)
-TILE(1, 4)
-TILE(2, 1)
-TILE(2, 2)
-TILE(3, 1)
-TILE(4, 1)
-TILE(5, 1)
-TILE(6, 1)
-TILE(7, 1)
-TILE(8, 1)
-TILE(9, 1)
-TILE(10, 1)
-TILE(11, 1)
-TILE(12, 1)
-TILE(13, 1)
-TILE(14, 1)
+#define STRIP                          SL_PANEL
+#define MULTIPLY_ADD(pair, pairs, sum) _mm512_dpbf16_ps(sum, (__m512bh)(pair), (__m512bh)(pairs))
+#define WHOLE_FOURS                    true
+#include "engine/tensor/cpu/dense/panel_tiles.h"
 
-// By rows - 1: one panel, and the most panels that the registers hold.
-static const struct row_tiles {
-    tile_fn one, wide;
-    int wide_panels;
-} tiles[TILE_ROWS] = {
-#define ONE(rows)                                                                                                      \
-    { tile_##rows##x1, tile_##rows##x1, 1 }
-    {tile_1x1, tile_1x4, 4},
-    {tile_2x1, tile_2x2, 2},
-    ONE(3),
-    ONE(4),
-    ONE(5),
-    ONE(6),
-    ONE(7),
-    ONE(8),
-    ONE(9),
-    ONE(10),
-    ONE(11),
-    ONE(12),
-    ONE(13),
-    ONE(14),
-};
+TILES(pair_tiles, 0, X_STRIDE)
 
 // --- x into pairs --------------------------------------------------------------------------------------------------
 
@@ -152,13 +81,13 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
     if (!is_pairs(w)) {
         return sl_code_is(w) ? sl_code_scratch(w, m) : 0;
     }
-    return (size_t)(sl_div_up(sl_weight_groups(w->k), stretch_groups(w)) * m * X_STRIDE) * sizeof(int32_t);
+    return (size_t)(sl_div_up(sl_weight_groups(w->k), stretch_groups(w)) * m * X_STRIDE) * sizeof(float);
 }
 
-// Returns row r of x from group g on, to the end of its stretch: [stretch][m][X_STRIDE].
-static inline int32_t *x_pairs(const struct sl_product *a, int64_t r, int64_t g) {
+// Returns row r of x from group g on, to the end of its stretch: [stretch][m][X_STRIDE] pairs, each in the place of a float.
+static inline float *x_pairs(const struct sl_product *a, int64_t r, int64_t g) {
     int64_t length = stretch_groups(a->w);
-    return (int32_t *)a->scratch + (g / length * a->m + r) * X_STRIDE + g % length * PAIR_STEPS;
+    return (float *)a->scratch + (g / length * a->m + r) * X_STRIDE + g % length * PAIR_STEPS;
 }
 
 static void round_x(void *arg, int64_t begin, int64_t end, int member) {
@@ -190,12 +119,16 @@ static void multiply(const struct sl_product *a, const struct sl_panel_task *tas
         const char *weights = (const char *)a->w->packed + (size_t)first * stride + (size_t)g * PAIR_GROUP_BYTES;
         for (int64_t r = 0, tile_rows; r < rows; r += tile_rows) {
             tile_rows = sl_min(even_rows, rows - r);
-            const int32_t *x = x_pairs(a, row + r, g);
-            int wide = tiles[tile_rows - 1].wide_panels;
+            const struct tiles *tiles = &pair_tiles[tile_rows - 1];
             for (int64_t p = 0, panels; p < n; p += panels) {
-                panels = p + wide <= n ? wide : 1;
-                tile_fn fn = panels == wide ? tiles[tile_rows - 1].wide : tiles[tile_rows - 1].one;
-                fn(weights + (size_t)p * stride, stride, x, count, sums[p] + r * SL_PANEL);
+                panels = p + tiles->wide_strips <= n ? tiles->wide_strips : 1;
+                tile_fn *fn = panels == tiles->wide_strips ? tiles->wide : tiles->one;
+                fn(&(struct tile){.weights = weights + (size_t)p * stride,
+                                  .stride = stride,
+                                  .x = x_pairs(a, row + r, g),
+                                  .k = count * PAIR_STEPS,
+                                  .sums = sums[p] + r * SL_PANEL,
+                                  .panel_sums = ROW_BLOCK * SL_PANEL});
             }
         }
     }

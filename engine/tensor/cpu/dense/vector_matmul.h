@@ -31,14 +31,9 @@
 #include "engine/tensor/cpu/simd/vector.h"
 #include "engine/tensor/weights.h"
 
-#define REGISTERS   (STRIP / SL_VECTOR_FLOATS)
-#define STRIPS      (SL_PANEL / STRIP)
-#define WIDE_STRIPS 4
 #define K_BLOCK     256
 #define X_STRIDE    (K_BLOCK + 16) // not a power of two: rows of a tile must not compete for the same cache lines
 #define PANEL_GROUP 4 // panels of a task: K_BLOCK steps of them, widened, are 128 KiB on the stack and in L2
-
-#define INLINE static inline __attribute__((always_inline))
 
 // --- packing -------------------------------------------------------------------------------------------------------
 
@@ -53,7 +48,7 @@ static enum form form_of(const struct sl_matrix *w) {
     return w->dtype == SL_F32 ? FORM_F32 : w->dtype == SL_F16 ? FORM_F16 : FORM_BF16;
 }
 
-static inline size_t step_bytes(enum form form) {
+static inline size_t step_bytes(int form) {
     return STRIP * (form == FORM_F32 ? 4 : 2);
 }
 
@@ -83,13 +78,14 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     if (sl_code_is(matrix)) {
         return sl_code_pack(stream, matrix, err);
     }
-    return sl_panels_pack(stream, matrix, STRIPS * strip_bytes(matrix), pack_row, err);
+    return sl_panels_pack(stream, matrix, SL_PANEL / STRIP * strip_bytes(matrix), pack_row, err);
 }
 
 // --- tiles ---------------------------------------------------------------------------------------------------------
 
 // Loads the weights of a step, widened.
-INLINE void load_step(enum form form, const char *weights, SL_VECTOR step[REGISTERS]) {
+static inline __attribute__((always_inline)) void load_step(int form, const char *weights, SL_VECTOR *step) {
+    enum { REGISTERS = STRIP / SL_VECTOR_FLOATS };
     typedef uint32_t words __attribute__((vector_size(sizeof(SL_VECTOR))));
     SL_UNROLL
     for (int c = 0; c < REGISTERS; c++) {
@@ -105,151 +101,29 @@ INLINE void load_step(enum form form, const char *weights, SL_VECTOR step[REGIST
     }
 }
 
-// The constants of a tile.
-struct shape {
-    int rows, strips;
-    enum form form;
-};
+#define MULTIPLY_ADD sl_vector_multiply_add
+#define WHOLE_FOURS  false
+#include "engine/tensor/cpu/dense/panel_tiles.h"
 
-struct tile {
-    const char *weights; // of the first strip
-    size_t stride;       // bytes from strip to strip
-    const float *x;      // [rows][k]
-    int64_t x_stride;    // floats from row to row
-    int64_t k;
-    float *sums;        // [rows][SL_PANEL] of the first strip's panel, from that strip on
-    int64_t panel_sums; // floats from panel to panel
-};
-
-INLINE float *sums_at(const struct tile *t, int strip, int row) {
-    return t->sums + strip / STRIPS * t->panel_sums + row * SL_PANEL + strip % STRIPS * STRIP;
-}
-
-// Adds x W to the sums. Called with constants only, so that acc stays in registers.
-INLINE void multiply_tile(struct shape shape, const struct tile *t, int64_t x_stride) {
-    const int rows = shape.rows, strips = shape.strips;
-    const char *weights = t->weights;
-    const float *x = t->x;
-    const size_t stride = t->stride;
-    const int64_t k = t->k;
-    SL_VECTOR acc[WIDE_STRIPS * TILE_ROWS][REGISTERS];
-    SL_UNROLL
-    for (int i = 0; i < strips * rows; i++) {
-        SL_UNROLL
-        for (int c = 0; c < REGISTERS; c++) {
-            acc[i][c] = sl_vector_load(sums_at(t, i / rows, i % rows) + c * SL_VECTOR_FLOATS);
-        }
-    }
-    for (int64_t i = 0; i < k; i += 4) {
-        SL_UNROLL
-        for (int j = 0; j < 4; j++, weights += step_bytes(shape.form)) {
-            if (i + j >= k) {
-                break;
-            }
-            SL_UNROLL
-            for (int s = 0; s < strips; s++) {
-                SL_VECTOR step[REGISTERS];
-                load_step(shape.form, weights + (size_t)s * stride, step);
-                SL_UNROLL
-                for (int r = 0; r < rows; r++) {
-                    SL_VECTOR xi = sl_vector_set(x[r * x_stride + i + j]);
-                    SL_UNROLL
-                    for (int c = 0; c < REGISTERS; c++) {
-                        acc[s * rows + r][c] = sl_vector_multiply_add(xi, step[c], acc[s * rows + r][c]);
-                    }
-                }
-            }
-        }
-    }
-    SL_UNROLL
-    for (int i = 0; i < strips * rows; i++) {
-        SL_UNROLL
-        for (int c = 0; c < REGISTERS; c++) {
-            sl_vector_store(sums_at(t, i / rows, i % rows) + c * SL_VECTOR_FLOATS, acc[i][c]);
-        }
-    }
-}
-
-typedef void tile_fn(const struct tile *t);
-
-// For weights that stream from memory.
-#define STREAM_TILE(rows, strips, suffix, form)                                                                        \
-    static void tile_##rows##x##strips##_##suffix(const struct tile *t) {                                              \
-        multiply_tile((struct shape){rows, strips, form}, t, t->x_stride);                                             \
-    }
-// Multiplies widened weights by the x's of struct block. Their stride is a constant; otherwise addresses would need
-// more registers than exist.
-#define BLOCK_TILE(rows)                                                                                               \
-    static void block_tile_##rows(const struct tile *t) {                                                              \
-        multiply_tile((struct shape){rows, 1, FORM_F32}, t, X_STRIDE);                                                 \
-    }
-#define ONE(rows, suffix)                                                                                              \
-    { tile_##rows##x1_##suffix, tile_##rows##x1_##suffix, 1 }
-
-#if TILE_ROWS > 6
-#define MORE_STREAM_TILES(suffix, form)                                                                                \
-    STREAM_TILE(7, 1, suffix, form)                                                                                    \
-    STREAM_TILE(8, 1, suffix, form)
-#define MORE_STREAMS(suffix) , ONE(7, suffix), ONE(8, suffix)
-#define MORE_BLOCK_TILES                                                                                               \
-    , block_tile_7, block_tile_8, block_tile_9, block_tile_10, block_tile_11, block_tile_12, block_tile_13,            \
-        block_tile_14
-BLOCK_TILE(7)
-BLOCK_TILE(8)
-BLOCK_TILE(9)
-BLOCK_TILE(10)
-BLOCK_TILE(11)
-BLOCK_TILE(12)
-BLOCK_TILE(13)
-BLOCK_TILE(14)
-#else
-#define MORE_STREAM_TILES(suffix, form)
-#define MORE_STREAMS(suffix)
-#define MORE_BLOCK_TILES
-#endif
-BLOCK_TILE(1)
-BLOCK_TILE(2)
-BLOCK_TILE(3)
-BLOCK_TILE(4)
-BLOCK_TILE(5)
-BLOCK_TILE(6)
-
-#define STREAM_TILES(suffix, form)                                                                                     \
-    STREAM_TILE(1, 4, suffix, form)                                                                                    \
-    STREAM_TILE(1, 1, suffix, form)                                                                                    \
-    STREAM_TILE(2, 2, suffix, form)                                                                                    \
-    STREAM_TILE(2, 1, suffix, form)                                                                                    \
-    STREAM_TILE(3, 1, suffix, form)                                                                                    \
-    STREAM_TILE(4, 1, suffix, form)                                                                                    \
-    STREAM_TILE(5, 1, suffix, form)                                                                                    \
-    STREAM_TILE(6, 1, suffix, form)                                                                                    \
-    MORE_STREAM_TILES(suffix, form)
-STREAM_TILES(f32, FORM_F32)
-STREAM_TILES(f16, FORM_F16)
-STREAM_TILES(bf16, FORM_BF16)
-
-// By form and rows - 1: one strip, and the most strips that the registers hold.
-static const struct {
-    tile_fn *one, *wide;
-    int wide_strips;
-} streams[][STREAM_ROWS] = {
-#define STREAMS(suffix)                                                                                                \
-    {                                                                                                                  \
-        {tile_1x1_##suffix, tile_1x4_##suffix, 4}, {tile_2x1_##suffix, tile_2x2_##suffix, 2}, ONE(3, suffix),          \
-            ONE(4, suffix), ONE(5, suffix), ONE(6, suffix) MORE_STREAMS(suffix)                                        \
-    }
-    [FORM_F32] = STREAMS(f32), [FORM_F16] = STREAMS(f16), [FORM_BF16] = STREAMS(bf16)};
-
-static tile_fn *const block_tiles[TILE_ROWS] = { // by rows - 1
-    block_tile_1, block_tile_2, block_tile_3, block_tile_4, block_tile_5, block_tile_6 MORE_BLOCK_TILES};
+// While weights stream from memory, and widened, with the x's of struct block.
+TILES(stream_f32, FORM_F32, t->x_stride)
+TILES(stream_f16, FORM_F16, t->x_stride)
+TILES(stream_bf16, FORM_BF16, t->x_stride)
+TILES(block_tiles, FORM_F32, X_STRIDE)
 
 // --- few rows ------------------------------------------------------------------------------------------------------
 
+static const struct tiles *stream_tiles(const struct sl_product *a) {
+    static const struct tiles *const by_form[] = {
+        [FORM_F32] = stream_f32, [FORM_F16] = stream_f16, [FORM_BF16] = stream_bf16};
+    return &by_form[form_of(a->w)][a->m - 1];
+}
+
 // Multiplies `panels` panels from p on, some strips at a time.
 static void stream_panels(const struct sl_product *a, int64_t p, int64_t panels, int strips, float *sums) {
-    enum form form = form_of(a->w);
     size_t stride = strip_bytes(a->w);
-    tile_fn *fn = strips > 1 ? streams[form][a->m - 1].wide : streams[form][a->m - 1].one;
+    const struct tiles *tiles = stream_tiles(a);
+    tile_fn *fn = strips > 1 ? tiles->wide : tiles->one;
     for (int64_t i = 0; i < panels; i++) {
         sums_start(a, p + i, 0, a->m, sums + i * a->m * SL_PANEL);
     }
@@ -270,7 +144,7 @@ static void stream_panels(const struct sl_product *a, int64_t p, int64_t panels,
 // A task is a panel group. Every weight is read once and widened in registers.
 static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
-    int wide = streams[form_of(a->w)][a->m - 1].wide_strips;
+    int wide = stream_tiles(a)->wide_strips;
     int64_t wide_panels = wide > STRIPS ? wide / STRIPS : 1;
     int64_t last = sl_min(end * a->tasks.panels_per_task, a->n_panels);
     float sums[STREAM_ROWS * SL_PANEL] __attribute__((aligned(64))); // enough for 4 panels of 1 row, or 2 of 2
@@ -291,7 +165,7 @@ struct block {
     float x[TILE_ROWS * X_STRIDE];
 } __attribute__((aligned(64)));
 
-INLINE void widen_as(enum form form, const char *weights, int64_t k, float *out) {
+INLINE void widen_as(int form, const char *weights, int64_t k, float *out) {
     for (int64_t i = 0; i < k; i++, weights += step_bytes(form), out += STRIP) {
         SL_VECTOR step[REGISTERS];
         load_step(form, weights, step);
@@ -336,7 +210,7 @@ static void multiply_stretch(const struct sl_product *a, const struct sl_panel_t
         }
         for (int64_t s = 0; s < n * STRIPS; s++) {
             float *sums = block->sums[s / STRIPS] + r * SL_PANEL + s % STRIPS * STRIP;
-            block_tiles[rows - 1](&(struct tile){.weights = weights[s], .x = block->x, .k = count, .sums = sums});
+            block_tiles[rows - 1].one(&(struct tile){.weights = weights[s], .x = block->x, .k = count, .sums = sums});
         }
     }
 }
