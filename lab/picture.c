@@ -56,8 +56,8 @@ enum sl_status sl_picture_draw(const char *kind, const char *path, json_t *data,
     return run_with((const char *const[3]){"sluice_eval.figures", kind, path}, data, err);
 }
 
-enum sl_status sl_report_check(const char *kind, struct sl_error *err) {
-    return run((const char *const[3]){"sluice_eval.measured", "check", kind}, -1, err);
+enum sl_status sl_report_check(struct sl_error *err) {
+    return run((const char *const[3]){"sluice_eval.measured", "check"}, -1, err);
 }
 
 enum sl_status sl_report_print(const char *kind, const char *png, json_t *data, struct sl_error *err) {

@@ -20,7 +20,7 @@ enum sl_status sl_page_write(const char *module, const char *path, json_t *data,
 
 // Prints the report of an evaluation on standard output, and draws it into `png` (NULL: nowhere), as measured.py does for this
 // kind. Takes the reference of data. sl_report_check() finds out before the work whether that is possible.
-enum sl_status sl_report_check(const char *kind, struct sl_error *err);
+enum sl_status sl_report_check(struct sl_error *err);
 enum sl_status sl_report_print(const char *kind, const char *png, json_t *data, struct sl_error *err);
 
 // Return a number, or n numbers, as JSON; what is not finite becomes null.

@@ -232,7 +232,7 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
     SL_THEN(status, sl_eval_text_read(c->text, &e->source, err)); // may wait: before signals
     SL_THEN(status, sl_signals_init(&e->common.signals, err));    // before the model's threads start
     if (status == SL_OK) {
-        status = sl_report_check("fidelity", err);
+        status = sl_report_check(err);
         SL_THEN(status, evaluate_model(e, err));
         sl_signals_cleanup(&e->common.signals);
     }

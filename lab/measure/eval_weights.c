@@ -177,7 +177,7 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
 static enum sl_status evaluate(void *arg, struct sl_error *err) {
     struct eval *e = arg;
     SL_FAIL_IF(!e->config.model, err, SL_ERR_INVALID, "--model DIR is needed");
-    enum sl_status status = sl_report_check("weights", err);
+    enum sl_status status = sl_report_check(err);
     for (int f = 0; f <= SL_WEIGHT_INT4 && status == SL_OK; f++) {
         status = measure(e, (enum sl_weight_format)f, err);
     }

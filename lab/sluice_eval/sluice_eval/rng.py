@@ -6,7 +6,10 @@ iterated until the image is in range. So "the i-th of n things in random order" 
 """
 from __future__ import annotations
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    pass  # arrays need it, single numbers do not
 
 from .hashing import MASK, xxh3
 

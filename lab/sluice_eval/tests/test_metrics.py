@@ -7,6 +7,7 @@ import unittest
 from .support import ROOT
 
 from sluice_eval.bootstrap import bootstrap_mean
+from sluice_eval.measured import _draws, interval
 from sluice_eval.errors import EvalError
 from sluice_eval.metrics import METRICS, first_line, score
 from sluice_eval.sample import Sample
@@ -58,6 +59,14 @@ class Bootstrap(unittest.TestCase):
         many = [[i * i % 101 / 101 for i in range(60)]]
         self.assertNotEqual(bootstrap_mean(many, 1), bootstrap_mean(many, 2))
         self.assertEqual((found.mean, found.low, found.high), EXPECTED)
+
+    def test_one_cell_is_the_same_without_numpy(self):
+        differences = [0.1, 0.9, 0.3, 0.4, 0.7, 0.2]
+        found = bootstrap_mean([differences], 1)
+        low, high = interval(differences, _draws(6))
+        self.assertAlmostEqual(low, found.low, places=12)
+        self.assertAlmostEqual(high, found.high, places=12)
+        self.assertEqual(interval([0.25], _draws(1)), (None, None))
 
     def test_a_coin_is_covered(self):
         found = bootstrap_mean([[float(i % 2) for i in range(100)]], 3)
