@@ -223,16 +223,15 @@ static enum sl_status open_parts(struct sl_kvstore *kvstore, const struct sl_kvs
     return sl_arrivals_create(&kvstore->room, kvstore->disk, kvstore->layers, &kvstore->arrivals, err);
 }
 
-static enum sl_status find_policy(const struct sl_kvstore_config *config, struct sl_eviction_config *eviction_out,
-                                  struct sl_error *err) {
-    *eviction_out = (struct sl_eviction_config){.policy = sl_eviction_find(config->evict), .ttl_ms = config->ttl_ms};
+enum sl_status sl_kvstore_config_check(const struct sl_node_config *node_config, struct sl_error *err) {
+    const struct sl_kvstore_config *config = (const struct sl_kvstore_config *)node_config;
     char names[128] = "";
     const struct sl_eviction_policy *policy;
     for (size_t i = 0; (policy = sl_eviction_at(i)) != NULL; i++) {
         size_t n = strlen(names);
         snprintf(names + n, sizeof names - n, "%s%s", i > 0 ? ", " : "", policy->name);
     }
-    return eviction_out->policy
+    return sl_eviction_find(config->evict)
                ? SL_OK
                : sl_fail(err, SL_ERR_INVALID, "--evict %s: unknown policy; there are %s", config->evict, names);
 }
@@ -240,8 +239,8 @@ static enum sl_status find_policy(const struct sl_kvstore_config *config, struct
 enum sl_status sl_kvstore_run(const struct sl_node_config *node_config, struct sl_error *err) {
     const struct sl_kvstore_config *config = (const struct sl_kvstore_config *)node_config;
     struct sl_kvstore kvstore = {0};
-    struct sl_eviction_config eviction;
-    SL_TRY(find_policy(config, &eviction, err));
+    SL_TRY(sl_kvstore_config_check(node_config, err));
+    const struct sl_eviction_config eviction = {.policy = sl_eviction_find(config->evict), .ttl_ms = config->ttl_ms};
     struct sl_node_config node = config->node;
     node.beside_bytes = config->disk[0] ? (int64_t)sl_disk_folder_index_bytes(config->disk_bytes) : 0;
     SL_TRY(sl_node_open(&kvstore.node, &node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err));

@@ -27,5 +27,8 @@ struct sl_kvstore_config {
     int64_t ttl_ms;       // for policy ttl
 };
 
+// Checks the options that a kvstore alone has. SL_ERR_INVALID names the option.
+enum sl_status sl_kvstore_config_check(const struct sl_node_config *config, struct sl_error *err);
+
 // Runs a worker: opens it, serves until SIGTERM, closes it. config: the `node` of a struct sl_kvstore_config.
 enum sl_status sl_kvstore_run(const struct sl_node_config *config, struct sl_error *err);

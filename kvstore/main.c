@@ -40,6 +40,6 @@ int main(int argc, char **argv) {
                    "use them; keeps the offloaded layers of sessions and searches them for decode workers.",
         SL_OPTIONS(options),
     };
-    struct sl_kvstore_config config = {0};
+    struct sl_kvstore_config config = {.node = {.check_fn = sl_kvstore_config_check}};
     return sl_node_main(&program, argc, argv, &config.node, sl_kvstore_run);
 }

@@ -470,6 +470,7 @@ int sl_node_main(const struct sl_program *program, int argc, char **argv, struct
     SL_THEN_FAIL_IF(status, config->needs_model && !config->model, &err, SL_ERR_INVALID,
                     "no model: give --model DIR (a Hugging Face model folder, or a GGUF file)");
     SL_THEN(status, sl_tls_files_given(&config->tls, &has_certificates, &err));
+    SL_THEN(status, config->check_fn ? config->check_fn(config, &err) : SL_OK);
     SL_THEN(status, sl_fabric_check_transport(config->transport, &err));
     struct sl_device_choice device;
     SL_THEN(status, sl_device_choice_parse(config->device, &device, &err));

@@ -38,7 +38,8 @@ struct sl_node_config {
     int64_t beside_bytes; // that the service takes besides; the service sets it, no option does
     int64_t staging_bytes, threads, ranks, lease_ms, max_jobs, grace_ms, stall_ms;
     bool lock_memory, huge_pages, pin, insecure, private_weights, report_loading;
-    bool needs_model; // the program sets it, no option does
+    bool needs_model; // the program sets this, and the check of its own options (NULL: none); no option does
+    enum sl_status (*check_fn)(const struct sl_node_config *config, struct sl_error *err);
 };
 
 // `type` begins with struct sl_node_config. default_name: "prefill-0"; default_jobs as text.

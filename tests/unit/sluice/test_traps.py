@@ -98,6 +98,7 @@ class ExitCodes(unittest.TestCase):
                                        (("decode", model), ("kvstore", []), ("coordinator", model), ("gateway", []))),
                                      ("gateway", ["--https-cert", "x"], "--https-cert and --https-key belong together")):
             self.ends(2, run("--check", *words, program=f"sluice-{program}"), says)
+        self.ends(2, run("up", *model, "--evict", "x", "--port", "0", "--http-port", "0"), "sluice up: --evict x: unknown policy; there are lru, ttl, share, cost")
         open_to_all = ["--listen", "0.0.0.0:0", "--admin-listen", "none"]
         self.ends(2, run(*open_to_all, program="sluice-gateway"), "give --https-cert and --https-key, or --insecure")
         self.ends(2, run(*open_to_all, "--arena", "16M", program="sluice-kvstore"), "give --tls-ca, --tls-cert and --tls-key, or --insecure")
