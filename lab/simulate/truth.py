@@ -110,9 +110,9 @@ def write_asked(folder, run):
 def calibrate(folder, arguments, recipes):
     link = f"{(arguments.link or 1000) / arguments.slower:g}"
     chosen = [word for recipe in recipes for word in ("--recipe", recipe)]
-    contexts = "512,1024,2048,4096" if arguments.engine else "512,2048,8192"
-    sluice("bench", "calibrate", "-m", model(folder, arguments), *computing(arguments), "--link", link, "--contexts", contexts, "--call",
-           arguments.call, *chosen, "-o", f"{folder}/costs", stdout=sys.stderr)
+    contexts, batches = ("512,2048", "1,4") if arguments.engine else ("512,2048,8192", "1,4,16")
+    sluice("bench", "calibrate", "-m", model(folder, arguments), *computing(arguments), "--link", link, "--contexts", contexts,
+           "--batches", batches, "--call", arguments.call, *chosen, "-o", f"{folder}/costs", stdout=sys.stderr)
 
 
 def simulate(folder, trace, arguments, recipes, rates):
@@ -131,8 +131,9 @@ def holds(run):
 def choose_rates(folder, arguments, recipes):
     """Returns three rates that the even rows set, for the first recipe."""
     highest = 1 / arguments.slower
-    while holds(simulate(folder, "even", arguments, recipes[:1], f"{1.1 * highest:.4g}")[0]):
-        highest *= 1.1
+    for step in (2, 1.1):
+        while holds(simulate(folder, "even", arguments, recipes[:1], f"{step * highest:.4g}")[0]):
+            highest *= step
     return ",".join(f"{share * highest:.3g}" for share in (0.4, 0.6, 0.8))
 
 
