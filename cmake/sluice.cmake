@@ -126,6 +126,10 @@ function(sl_library)
   list(FILTER kernels INCLUDE REGEX "[.]cu$")
   set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-fno-strict-aliasing")
   add_library(${target} STATIC ${A_SOURCES})
+  # A build for ThreadSanitizer that hardly runs kernels names them here (tests/threads/run.sh).
+  if(SLUICE_UNOPTIMIZED AND folder MATCHES "${SLUICE_UNOPTIMIZED}")
+    target_compile_options(${target} PRIVATE -O0 -w) # other builds warn
+  endif()
   sl_limit_frames(${target})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(${target} PUBLIC ${A_DEPS} PRIVATE ${A_PRIVATE_DEPS})
