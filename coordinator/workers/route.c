@@ -28,11 +28,8 @@ static bool can_take(const struct sl_route_view *view, bool no_avoided, struct s
            has_room(view, need, view->claimed_bytes, view->claimed_staging_bytes);
 }
 
-// Compares workers of equal cost: more of the prompt read before, fewer jobs now, then fewer ever, then the name.
+// Compares workers of equal cost: fewer jobs now, then fewer ever, then the name.
 static bool ties_before(const struct sl_route_view *a, const struct sl_route_view *b) {
-    if (a->matched_tokens != b->matched_tokens) {
-        return a->matched_tokens > b->matched_tokens;
-    }
     if (a->jobs != b->jobs) {
         return a->jobs < b->jobs;
     }
@@ -46,7 +43,8 @@ static bool ties_before(const struct sl_route_view *a, const struct sl_route_vie
 
 static double affinity_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
     (void)budget_tokens;
-    return (double)view->delay_tokens + (double)n_tokens;
+    double preferred = view->matched_tokens > 0 ? 0.5 : 0; // less than a token: it decides between equal workers alone
+    return (double)view->delay_tokens + (double)n_tokens - preferred;
 }
 
 // Counts what the worker holds of the need neither as a need nor as a claim of other jobs.
@@ -55,10 +53,11 @@ static double affinity_write(const struct sl_route_view *view, int64_t need_byte
     return ((double)others_bytes + (double)more_bytes) / (double)(view->capacity_bytes + 1);
 }
 
-// Workers that read in time are equal.
 static double deadline_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
     const int64_t all = view->claimed_tokens + n_tokens;
-    return budget_tokens == INT64_MAX ? affinity_read(view, n_tokens, 0) : all <= budget_tokens ? 0 : (double)all;
+    return budget_tokens == INT64_MAX ? affinity_read(view, n_tokens, 0)
+           : all <= budget_tokens     ? -(double)view->matched_tokens
+                                      : (double)all;
 }
 
 static double least_loaded_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {

@@ -16,7 +16,7 @@
  *         shares    the stores in the order of the same hashing, so that prompts with the same beginning meet here too:
  *                   as many offloaded heads to each as it has room for; a second replica only in stores that the first
  *                   left alone.
- *         Ties go to the worker that has read the prompt before, then to the one that was given the fewest jobs so far, so that an idle cluster takes turns.
+ *         Ties go to the worker that was given the fewest jobs so far, so that an idle cluster takes turns.
  */
 #pragma once
 
