@@ -101,13 +101,18 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     return status;
 }
 
+enum sl_status sl_decode_config_check(const struct sl_node_config *node_config, struct sl_error *err) {
+    const struct sl_decode_config *config = (const struct sl_decode_config *)node_config;
+    // the engine waits for a store for up to this time
+    SL_FAIL_IF(config->retrieve_deadline_ms >= config->node.stall_ms, err, SL_ERR_INVALID,
+               "--retrieve-deadline, %lld ms, must be less than --stall-after, %lld ms",
+               (long long)config->retrieve_deadline_ms, (long long)config->node.stall_ms);
+    return SL_OK;
+}
+
 enum sl_status sl_decode_run(const struct sl_node_config *node_config, struct sl_error *err) {
     const struct sl_decode_config *config = (const struct sl_decode_config *)node_config;
     struct sl_decode decode = {0};
-    if (config->retrieve_deadline_ms >= config->node.stall_ms) { // the engine waits for a store for up to this time
-        return sl_fail(err, SL_ERR_INVALID, "--retrieve-deadline, %lld ms, must be less than --stall-after, %lld ms",
-                       (long long)config->retrieve_deadline_ms, (long long)config->node.stall_ms);
-    }
     int64_t chunk_tokens = config->aggregated ? config->limits.chunk_tokens : 0;
     int max_rows = chunk_tokens > SL_DECODE_MAX_ROWS ? (int)chunk_tokens : SL_DECODE_MAX_ROWS;
     SL_TRY(sl_node_open(&decode.node, &config->node, SLUICE__V1__WORKER_ROLE__DECODE, max_rows, err));

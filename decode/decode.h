@@ -22,5 +22,8 @@ struct sl_decode_config {
     int64_t retrieve_lost_ms;        // time without any reply after which the job fails
 };
 
+// Checks the options that a decode worker alone has. SL_ERR_INVALID names the option.
+enum sl_status sl_decode_config_check(const struct sl_node_config *config, struct sl_error *err);
+
 // Runs a worker: opens it, serves until SIGTERM, closes it. config: the `node` of a struct sl_decode_config.
 enum sl_status sl_decode_run(const struct sl_node_config *config, struct sl_error *err);

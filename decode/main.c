@@ -25,6 +25,6 @@ int main(int argc, char **argv) {
             "Decode worker of a Sluice cluster: receives compressed KV cache into leased memory and writes the answer.",
         SL_OPTIONS(options),
     };
-    struct sl_decode_config config = {.node = {.needs_model = true}};
+    struct sl_decode_config config = {.node = {.needs_model = true, .check_fn = sl_decode_config_check}};
     return sl_node_main(&program, argc, argv, &config.node, sl_decode_run);
 }

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 
-from harness import BIN, PATIENCE, SLOW, Cluster, cluster_pb, connect, eventually, health, in_one_process, inference, request, run_tests, tokens
+from harness import BIN, MODEL, PATIENCE, SLOW, Cluster, cluster_pb, connect, eventually, health, in_one_process, inference, request, run_tests, tokens
 import grpc
 from test_faults import Watcher
 
@@ -212,9 +212,10 @@ def test_a_store_notices_that_a_thread_stands_still():
 
 def test_waiting_for_a_store_is_no_stall():
     """The engine waits for it, so it may not be told to wait for as long as it may stand still."""
-    refused = subprocess.run([os.path.join(BIN, "sluice-decode"), "--stall-after", "2s", "--retrieve-deadline", "2000ms"],
-                             capture_output=True, text=True, timeout=30 * SLOW)
-    assert refused.returncode == 2 and "--stall-after" in refused.stderr, refused
+    wrong = [os.path.join(BIN, "sluice-decode"), "--model", MODEL, "--stall-after", "2s", "--retrieve-deadline", "2000ms"]
+    for command in (wrong, wrong + ["--check"]):
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=30 * SLOW)
+        assert refused.returncode == 2 and "--stall-after" in refused.stderr, refused
 
 
 def test_whatever_heartbeat_the_coordinator_asks_for_is_kept():
