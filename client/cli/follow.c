@@ -227,7 +227,7 @@ static void print_layers(const Sluice__V1__Statistics *s, FILE *file) {
             fprintf(file, " (%d-%d)", s->slots_min[begin], s->slots_max[begin]);
         }
     }
-    fprintf(file, " slots after the answer\n");
+    fprintf(file, " slots at the end\n");
 }
 
 // Prints "3.1% (7.9% in layer 4)": the mean over layers, and the worst layer.

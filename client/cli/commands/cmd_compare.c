@@ -179,7 +179,7 @@ static const struct row rows[] = {
     {"bytes shipped", add_shipped},
     {"smaller than f16 by", add_ratio},
     {"slots per head", add_slots},
-    {"slots after the answer", add_layers},
+    {"slots at the end", add_layers},
     {"slots evicted", add_evicted},
     {"slots fetched", add_fetched},
     {"resident KV, prefill", add_prefill_peak},
