@@ -147,7 +147,6 @@ static void begin_sending(struct sl_rpc_call *call) {
         return;
     }
     join_line(&call->calls->unsent, call, call->reply ? grpc_byte_buffer_length(call->reply) : 0);
-    sl_bell_ring_held(&call->calls->left, 1); // there may be room for more than this one
 }
 
 // Returns whether the caller must read other replies first: of a line that is full, or of its own part. Those of a caller with
@@ -479,7 +478,7 @@ static void on_finish(struct sl_rpc_tag *tag, bool ok) {
     if (leave_line(call, &call->calls->unsent) && ok) { // else the client may be gone, and no process needs the result
         call->calls->read_ns[call->owner] = sl_now_ns();
     }
-    sl_bell_ring(&call->calls->left, &call->calls->mutex, 1);
+    sl_bell_ring(&call->calls->left, &call->calls->mutex, INT_MAX); // those that wait are of several callers
     sl_rpc_call_unref(call);
 }
 

@@ -338,6 +338,14 @@ static void test_fast_readers_get_every_reply(void **state) {
     }
 }
 
+static void test_a_reader_does_not_wait_for_another_client(void **state) {
+    (void)state;
+    char command[200];
+    snprintf(command, sizeof command, "/usr/bin/python3 tests/unit/rpc/unread_replies.py %s",
+             sl_rpc_server_address(server));
+    assert_int_equal(system(command), 0);
+}
+
 int main(void) {
     const struct CMUnitTest counting[] = {
         cmocka_unit_test_setup_teardown(test_a_message_counts_until_it_is_finished, begin_counting, end_counting),
@@ -354,6 +362,8 @@ int main(void) {
                                                  &a_call),
         cmocka_unit_test_prestate_setup_teardown(test_a_connection_with_many_calls_stays, set_up, tear_down, &a_call),
         cmocka_unit_test_prestate_setup_teardown(test_fast_readers_get_every_reply, set_up, tear_down, &many_calls),
+        cmocka_unit_test_prestate_setup_teardown(test_a_reader_does_not_wait_for_another_client, set_up, tear_down,
+                                                 &many_calls),
     };
     const int failed = cmocka_run_group_tests(counting, NULL, NULL); // before a server allows more
     return failed + cmocka_run_group_tests(serving, NULL, NULL);
