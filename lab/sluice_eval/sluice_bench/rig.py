@@ -10,6 +10,7 @@ import operator
 import os
 import pathlib
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from .rows import Rows, progress
 
 N_IDS = 256  # ids of prompts are below: every vocabulary has them, and the computation does not depend on them
 _READY_S, _STOP_S = 30, 20
+START_S = 90  # `sluice up` itself gives up after 60
 _TLS = ("tls-ca", "tls-cert", "tls-key", "tls-revoked")
 
 
@@ -63,11 +65,16 @@ class Child:
 
     def __init__(self, words: list[str]) -> None:
         self._errors = tempfile.TemporaryFile()  # the child would block on a pipe that is full
-        self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, text=True,
-                                         start_new_session=True, preexec_fn=die_with_parent)
+        try:
+            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+                                             start_new_session=True, preexec_fn=die_with_parent)
+        except OSError as error:
+            raise EvalError(f"cannot start {words[0]}: {error.strerror}") from error
         self.pid = self._process.pid
 
     def ready_line(self) -> str:
+        if not select.select([self._process.stdout], [], [], START_S)[0]:
+            raise UnavailableError(f"{self._process.args[0]} is not ready after {START_S:g} s")
         line = self._process.stdout.readline()
         if not line:
             self._process.wait()

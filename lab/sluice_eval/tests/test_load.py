@@ -14,10 +14,11 @@ import threading
 import time
 import types
 import unittest
+import unittest.mock
 
 from .support import PACKAGE, ROOT, FolderTest, command, lines_of, needs_sluice
 
-from sluice_bench import cluster_metrics, measure, options, pictures, report
+from sluice_bench import cluster_metrics, measure, options, pictures, report, rig
 from sluice_bench.answer import DONE, FAILED, REFUSED, Answer
 from sluice_bench.grpc_client import GrpcServer, decode, encode
 from sluice_bench.host import Host
@@ -25,7 +26,7 @@ from sluice_bench.http_stream import Events, ProtocolError, Reply
 from sluice_bench.load import Run, Sent, Series
 from sluice_bench.trace import read_trace
 from sluice_bench.workloads import Conversations, Drawn, Lengths, Request, Trace, arrivals, render
-from sluice_eval.errors import EvalError, UsageError
+from sluice_eval.errors import EvalError, UnavailableError, UsageError
 from sluice_eval.process import find_sluice
 
 FIXED = Lengths("fixed", 8)
@@ -538,6 +539,17 @@ class Options(unittest.TestCase):
         self.assertEqual(options.named("a=grpc://h:1"), ("a", "grpc://h:1"))
         self.assertEqual(options.named("a-1=http://h:1"), ("a-1", "http://h:1"))
         self.assertEqual(options.named("http://h:1/?a=http://x"), ("", "http://h:1/?a=http://x"))
+
+
+class Children(unittest.TestCase):
+    def test_one_that_does_not_start_or_get_ready_is_told(self):
+        self.assertRaisesRegex(EvalError, "cannot start /nonexistent: No such file", rig.Child, ["/nonexistent"])
+        child = rig.Child(["sleep", "600"])
+        try:
+            with unittest.mock.patch.object(rig, "START_S", 0.1):
+                self.assertRaisesRegex(UnavailableError, "sleep is not ready after 0.1 s", child.ready_line)
+        finally:
+            child.stop()
 
 
 if __name__ == "__main__":
