@@ -72,6 +72,24 @@ def test_a_turn_reads_itself_alone():
     assert all("48213" in text for text, *_ in said), said
 
 
+def test_an_answer_that_only_repeats_itself_is_stopped():
+    """Without a token that ends an answer, the likeliest ones come again and again. The conversation continues after that."""
+    with chatting_model() as model:
+        for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+            with open(os.path.join(model, name)) as file:
+                text = file.read()
+            os.remove(os.path.join(model, name))
+            with open(os.path.join(model, name), "w") as file:
+                file.write(re.sub('"eos_token_id": [0-9]+', '"eos_token_id": 255', text.replace("<|endoftext|>", "<|other|>")))
+        words = ("--local", "--model", model, "--temperature", "0", "--deadline", "60s")
+        done = chat(["lantern lantern", "again"], *words)
+        assert done.stderr.count("stopped: the answer repeats itself") == 2 and len(done.stdout) > 2 * 1024, done
+        (asked, context, _, written), (_, after, *_) = turns(["lantern lantern", "again"], *words)
+        assert len(asked) >= 1024 and after > context + written - 10, done  # a part of the conversation
+        done = chat(["lantern lantern"], *words, "-n", "1200")
+        assert "repeats" not in done.stderr and len(done.stdout) > 1200, done
+
+
 def test_commands_of_a_script():
     with tempfile.TemporaryDirectory() as folder:
         notes, saved = os.path.join(folder, "notes.txt"), os.path.join(folder, "talk.json")

@@ -39,7 +39,7 @@ static void keep_text(struct turn *turn, const char *text) {
     memcpy(answer + turn->n_answer, text, n + 1);
     turn->answer = answer;
     turn->n_answer += n;
-    turn->repeats = !turn->chat->config->request.has_max_new && sl_repeats_itself(turn->answer, turn->n_answer);
+    turn->repeats |= !turn->chat->config->request.has_max_new && sl_repeats_itself(turn->answer, turn->n_answer);
 }
 
 // Replaces the answer by its final text, which has no stop string.
