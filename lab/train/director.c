@@ -2,6 +2,7 @@
 #include "lab/train/director.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,6 @@
 
 enum sl_status sl_director_start(struct sl_director *director, const char *out, const char *checkpoint,
                                  struct sl_error *err) {
-    const struct timeval silence = {.tv_sec = SILENCE_S};
     int fds[2];
     SL_FAIL_IF(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0, err, SL_ERR_EXHAUSTED, "no socket: %m");
     enum sl_status status = sl_python_start((const char *const[3]){"sluice_eval.train_heads", out, checkpoint}, fds[1],
@@ -24,8 +24,7 @@ enum sl_status sl_director_start(struct sl_director *director, const char *out, 
     close(fds[1]);
     director->fd = fds[0];
     SL_TRY_OR(status, director->pid = 0);
-    bool good = setsockopt(director->fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence) == 0;
-    director->from = good ? fdopen(director->fd, "r") : NULL;
+    director->from = fdopen(director->fd, "r");
     return director->from ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
 }
 
@@ -53,13 +52,17 @@ void sl_director_send(const struct sl_director *director, const json_t *message)
 }
 
 enum sl_status sl_director_receive(struct sl_director *director, json_t **message_out, struct sl_error *err) {
-    errno = 0;
-    ssize_t n = getline(&director->line, &director->line_bytes, director->from);
+    struct pollfd news = {.fd = director->fd, .events = POLLIN};
+    int n_news;
+    do { // a timeout of the socket would end the read when this process is stopped and continued (Ctrl-Z, fg)
+        n_news = poll(&news, 1, SILENCE_S * 1000);
+    } while (n_news < 0 && errno == EINTR);
+    ssize_t n = n_news > 0 ? getline(&director->line, &director->line_bytes, director->from) : -1;
     *message_out = n > 0 ? json_loadb(director->line, (size_t)n, JSON_ALLOW_NUL, NULL) : NULL;
     SL_FAIL_IF(*message_out == NULL, err, SL_ERR_UNSUPPORTED,
-               errno == EAGAIN ? "the trainer (python3 -m sluice_eval.train_heads) has said nothing for %d s"
-                               : "the trainer (python3 -m sluice_eval.train_heads) ended in less than %d s; what it "
-                                 "said is above. It needs NumPy (package python3-numpy)",
+               n_news == 0 ? "the trainer (python3 -m sluice_eval.train_heads) has said nothing for %d s"
+                           : "the trainer (python3 -m sluice_eval.train_heads) ended in less than %d s; what it "
+                             "said is above. It needs NumPy (package python3-numpy)",
                SILENCE_S);
     return SL_OK;
 }

@@ -140,6 +140,17 @@ class TrainHeads(unittest.TestCase):
         self.assertFalse(self.out.exists())
         return complaint
 
+    def test_a_run_that_is_stopped_and_continued_goes_on(self):
+        """As Ctrl-Z and fg do, while it waits for its trainer, too."""
+        child = subprocess.Popen(command("--task", "passkey:80", "--hidden", 8, "--steps", 40, "--out", self.out),
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while child.poll() is None:
+            child.send_signal(signal.SIGSTOP)
+            time.sleep(0.001)
+            child.send_signal(signal.SIGCONT)
+            time.sleep(0.01)
+        self.assertEqual(child.returncode, 0, child.communicate()[1])
+
     def test_a_run_that_was_stopped_and_killed_comes_to_the_same_file(self):
         whole = run(*SMALL, "--steps", 400, "--out", self.folder / "whole", "--threads", 1)
         self.assertEqual(whole.returncode, 0, whole.stderr)
