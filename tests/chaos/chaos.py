@@ -300,6 +300,20 @@ def check_deaths(scene, counts):
         counts.violation(f"the gateway has died by itself with {scene.gateway.popen.returncode}:\n{scene.gateway.errors()[-1500:]}")
 
 
+def check_gateway(scene, counts):
+    """With the faults over, it answers about a document within a minute."""
+    give_up, said = time.monotonic() + 60 * harness.SLOW, "not asked"
+    while said and time.monotonic() < give_up:
+        try:
+            status, text = load.ask_over_http(scene.gateway, 0)
+            said = "" if status == 200 and text == load.exact_text[0] else f"{status} {text}"
+        except (OSError, ValueError, load.http.client.HTTPException) as error:
+            said = repr(error)
+        time.sleep(0.3 if said else 0)
+    if said:
+        counts.violation(f"the gateway, when the faults are over: {said}")
+
+
 def check_recovery(scene, counts, descriptors):
     """With the faults over: it serves, holds nothing, and has no more descriptors than it had."""
     cluster = scene.cluster
@@ -323,6 +337,7 @@ def check_recovery(scene, counts, descriptors):
                 time.sleep(1)
             for text in wrong:
                 counts.violation(f"tenant {tenant}, when the faults are over: {text}")
+    check_gateway(scene, counts)
     try:
         cluster.assert_clean(40)
     except AssertionError as error:

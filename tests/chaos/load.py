@@ -260,20 +260,26 @@ class Client(threading.Thread):
         call(channel, "sluice.v1.Inference.Cancel", inference.JobRequest(job_id=job_id), (deadline_s + SLACK_S) / SLOW)
 
 
+def ask_over_http(gateway, tenant):
+    """Asks the tenant's document. Returns the status, and the text of the answer, or all of another reply."""
+    body = {"document": "exact", "prompt": question()[1:], "max_tokens": N_TOKENS, "ignore_eos": True, "temperature": 0}
+    status, reply = gateway.post("/v1/completions", body, f"sk-{tenant}")
+    return status, reply["choices"][0]["text"] if status == 200 and reply.get("choices") else reply
+
+
 class HttpClient(threading.Thread):
     """Asks a tenant's document at the gateway, again and again."""
 
     def __init__(self, tenant, scene, counts, stop):
         super().__init__(daemon=True, name=f"http-{tenant}")
-        self.key, self.scene, self.counts, self.stop = f"sk-{tenant}", scene, counts, stop
+        self.tenant, self.scene, self.counts, self.stop = tenant, scene, counts, stop
 
     def run(self):
-        body = {"document": "exact", "prompt": question()[1:], "max_tokens": N_TOKENS, "ignore_eos": True, "temperature": 0}
         while not self.stop.is_set():
             try:
-                status, reply = self.scene.gateway.post("/v1/completions", body, self.key)
-                if status == 200 and reply["choices"][0]["text"] != exact_text[0] or status not in (200, 429, 503, 504):
-                    self.counts.violation(f"{self.name}: {status} {reply}")
+                status, text = ask_over_http(self.scene.gateway, self.tenant)
+                if status == 200 and text != exact_text[0] or status not in (200, 429, 503, 504):
+                    self.counts.violation(f"{self.name}: {status} {text}")
                 self.counts.count(f"HTTP {status}")
             except (OSError, ValueError, http.client.HTTPException):  # the gateway is killed
                 self.counts.count("HTTP lost")

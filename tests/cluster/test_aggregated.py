@@ -204,7 +204,7 @@ def test_roles_rest_under_a_constant_load():
     with Cluster(prefill=0, decode=4, kvstore=0, worker_args={"decode": ["--aggregated", "--max-jobs", "4"]},
                  coordinator_args=[*PATIENCE, "--rebalance", "500ms"]) as cluster:
         def changes_under(requests):
-            """Returns what the log says of each change until the load ends."""
+            """Loads the cluster until a worker has ever gone over, at most 30 s, and 6 s then. Returns what the log says of all changes."""
             over = threading.Event()
 
             def ask_again(request):
@@ -212,6 +212,9 @@ def test_roles_rest_under_a_constant_load():
                     assert cluster.answer(request)[0].status_code == 0
             with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
                 asking = [pool.submit(ask_again, request) for request in requests]
+                give_up = time.monotonic() + 30 * SLOW
+                while len(re.findall(said, cluster.coordinator.errors())) == 0 and time.monotonic() < give_up:
+                    time.sleep(0.1)
                 time.sleep(6)
                 log = cluster.coordinator.errors()
                 over.set()

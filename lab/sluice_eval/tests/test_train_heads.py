@@ -104,12 +104,16 @@ class Killed(FolderTest):
         """A process that does nothing but write is killed now and then: what is under the names is always whole."""
         paths = [str(self.folder / name) for name in ("run", "heads")]
         expected = np.arange(3 * 50000, dtype=np.float32).reshape(3, 50000)
+
+        def written():
+            return os.stat(paths[1]).st_mtime_ns if os.path.exists(paths[1]) else None
         for i in range(8):
+            before = written()
             child = subprocess.Popen([sys.executable, "-c", WRITER, *paths], env={**os.environ, "PYTHONPATH": str(PACKAGE)})
             deadline = time.monotonic() + 120
-            while not os.path.exists(paths[1]) and time.monotonic() < deadline:
+            while written() == before and time.monotonic() < deadline:
                 time.sleep(0.002)
-            time.sleep(0.25 + (7 * i % 40) / 1000)  # it has to start again
+            time.sleep((3 + 7 * i % 40) / 1000)  # it writes the next ones
             child.send_signal(signal.SIGKILL)
             self.assertEqual(child.wait(60), -signal.SIGKILL)  # it had not given up
             state = np.zeros_like(expected)

@@ -43,7 +43,7 @@ static struct {
     struct closed hosts[N_ENTRIES], all;
 } resets = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static atomic_llong closed_ns[N_ENTRIES]; // when a connection of a caller was last closed, by the caller's hash
+static atomic_llong closed_ns[N_ENTRIES]; // when a connection of a caller was last closed, by the caller's hash, which is odd
 
 uint64_t sl_rpc_caller_hash(const struct sl_identity *caller) {
     const char *name = caller->tenant[0] ? caller->tenant : caller->name;
@@ -52,12 +52,12 @@ uint64_t sl_rpc_caller_hash(const struct sl_identity *caller) {
 
 void sl_rpc_resets_note(uint64_t caller) {
     if (caller != 0) {
-        atomic_store(&closed_ns[caller % N_ENTRIES], sl_now_ns());
+        atomic_store(&closed_ns[caller / 2 % N_ENTRIES], sl_now_ns());
     }
 }
 
 bool sl_rpc_resets_are_recent(uint64_t caller) {
-    const long long last_ns = caller != 0 ? atomic_load(&closed_ns[caller % N_ENTRIES]) : 0;
+    const long long last_ns = caller != 0 ? atomic_load(&closed_ns[caller / 2 % N_ENTRIES]) : 0;
     return last_ns != 0 && sl_now_ns() - last_ns < CALM_S * SL_NS_PER_S;
 }
 
