@@ -83,7 +83,10 @@ static enum sl_status make_head(struct exporting *exporting, struct sl_error *er
 static enum sl_status open_store(struct exporting *exporting, struct sl_worker *store, const struct sl_capsule_id *id,
                                  struct sl_error *err) {
     Sluice__V1__StoreKey key = sl_document_store_key(exporting->document);
-    key.recipe_fingerprint = id->recipe_fingerprint;
+    if (key.recipe_fingerprint != id->recipe_fingerprint) { // a segment: no capsule, which a store reads from its disk
+        key.recipe_fingerprint = id->recipe_fingerprint;
+        key.n_tokens = 0;
+    }
     int64_t deadline_ns = sl_rpc_call_deadline_ns(exporting->call), most_ns = sl_deadline_in_ms(EXPORT_MS);
     return sl_rpc_stream_open(sl_worker_channel(store), &sl_method_store_read, &key.base,
                               deadline_ns < most_ns ? deadline_ns : most_ns, exporting->call, &exporting->store, err);

@@ -88,7 +88,7 @@ ROWS = {
     "decode": "base prefill net/trace proto/* engine/kvcache engine/runtime engine/compress/* net/node net/offload/remote net/store engine/job engine/runner",
     "kvstore/memory": "base engine/kvcache net/node engine/offload/remote_kv",
     "kvstore/remote_kv": "base net/fabric engine/kvcache engine/compress/plan engine/offload/remote_kv kvstore/memory kvstore/disk",
-    "kvstore/disk": "base engine/kvcache kvstore/memory",
+    "kvstore/disk": "base engine/kvcache engine/offload/remote_kv kvstore/memory",
     "kvstore/capsules": "base kvstore/memory kvstore/disk kvstore/remote_kv",
     "kvstore": "base proto/* engine/kvcache net/fabric net/node kvstore/*",
     "coordinator/workers": "base base/fiber net/trust proto/* engine/kvcache net/rpc engine/compress/recipe engine/compress/plan engine/offload/remote_kv/offloaded_heads.h",

@@ -13,6 +13,7 @@
 #include "base/queue.h"
 #include "base/thread.h"
 #include "engine/kvcache/capsule.h"
+#include "engine/offload/remote_kv/segment_head.h"
 #include "kvstore/disk/folder.h"
 
 #define MAX_CLOSING 65536 // capsules that closing checks at most
@@ -286,11 +287,6 @@ bool sl_disk_get(struct sl_disk *disk, const struct sl_capsule_id *key, struct s
     return disk->folder && sl_disk_folder_get(disk->folder, key, entry_out);
 }
 
-int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key) {
-    struct sl_disk_entry entry;
-    return sl_disk_get(disk, key, &entry) ? (int64_t)entry.head.body_bytes : 0;
-}
-
 bool sl_disk_has_prefix(struct sl_disk *disk, const struct sl_prefix *prefix) {
     if (!is_used(disk)) {
         return false;
@@ -320,9 +316,12 @@ enum sl_disk_copy sl_disk_keep(struct sl_disk *disk, struct sl_stored *stored) {
 // ---- reading back ---------------------------------------------------------------------------------------------------
 
 // Compares the token counts of head and header; the capsule cache checks the rest. SL_ERR_INVALID: they differ.
+// SL_ERR_UNSUPPORTED: it is a segment, which its own key has found (kvstore/remote_kv/document_layers.h restores it).
 static enum sl_status check_tokens(const struct sl_disk_entry *found, const struct sl_capsule_bytes *capsule,
                                    struct sl_error *err) {
     struct sl_capsule_info info;
+    SL_FAIL_IF(sl_kv_segment_head_is(capsule->header, capsule->header_bytes), err, SL_ERR_UNSUPPORTED,
+               "it is a segment of a document");
     SL_TRY(sl_capsule_read_header(capsule->header, capsule->header_bytes, &info, err));
     SL_FAIL_IF(info.n_tokens != found->head.n_tokens, err, SL_ERR_INVALID, "its file says %lld tokens, its header %lld",
                (long long)found->head.n_tokens, (long long)info.n_tokens);

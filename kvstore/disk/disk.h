@@ -63,10 +63,13 @@ void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key);
 // not on disk now.
 bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key);
 
-// Returns the bytes that this whole capsule takes on disk; 0: it is not there, or the disk is not used now. Never blocks.
-int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key);
-// Finds this whole capsule. False: as above.
+// Finds this whole capsule. False: it is not there, or the disk is not used now. Never blocks.
 bool sl_disk_get(struct sl_disk *disk, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out);
+// Returns the bytes that this whole capsule takes on disk; 0: as above.
+static inline int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *key) {
+    struct sl_disk_entry entry;
+    return sl_disk_get(disk, key, &entry) ? (int64_t)entry.head.body_bytes : 0;
+}
 // Returns whether a capsule on disk begins with this prefix. Never blocks.
 bool sl_disk_has_prefix(struct sl_disk *disk, const struct sl_prefix *prefix);
 bool sl_disk_answers(struct sl_disk *disk); // false: it is not used now, or its thread is stalled

@@ -276,13 +276,16 @@ static bool is_coming(struct sl_document_layers *layers, const struct sl_kv_fami
 
 void sl_document_layers_await(struct sl_document_layers *layers, const struct sl_kv_family *family,
                               const struct sl_prompt_hashes *prompt, int64_t deadline_ns) {
-    while (layers->config.disk && sl_now_ns() < deadline_ns &&
+    bool is_stopping = false;
+    while (layers->config.disk && !is_stopping && sl_now_ns() < deadline_ns &&
            (!sl_protected_is_known(layers->config.protected) || is_coming(layers, family, prompt))) {
         SL_LOCKED(&layers->loop.mutex);
         layers->is_asked = true;
         pthread_cond_broadcast(&layers->loop.changed);
         int64_t again_ns = sl_deadline_in_ms(AGAIN_MS);
-        sl_loop_wait(&layers->loop, again_ns < deadline_ns ? again_ns : deadline_ns);
+        // Sleeps on when other prompts' broadcasts wake it.
+        sl_loop_sleep(&layers->loop, again_ns < deadline_ns ? again_ns : deadline_ns);
+        is_stopping = layers->loop.stopping;
     }
 }
 
@@ -293,12 +296,13 @@ bool sl_document_layers_forget(struct sl_document_layers *layers, const struct s
         sl_document_segments_id(&document->capsule, document->n_offloaded_heads, document->scan);
     bool was_there = sl_remote_kv_pins_bytes(layers->config.pins, document) > 0;
     sl_remote_kv_pins_drop(layers->config.pins, document);
-    bool is_there = true; // the disk's thread forgets one that it writes now: it is not pinned any more
-    for (uint32_t i = 0; i < SL_MAX_DOCUMENT_SEGMENTS && is_there; i++) {
-        const struct sl_capsule_id key = sl_document_segment_id(&segments, i);
-        is_there = sl_disk_holds(layers->config.disk, &key) > 0;
-        was_there = was_there || is_there;
-        if (is_there) {
+    // A segment has a page at least. One may be missing before others: it was damaged, or the disk had no room for it. The
+    // disk's thread forgets one that it writes now: it is not pinned any more.
+    const int64_t most = layers->config.disk ? SL_MAX_DOCUMENT_SEGMENTS : 0;
+    for (int64_t i = 0; i < most && i * SL_PAGE_SLOTS < document->n_tokens; i++) {
+        const struct sl_capsule_id key = sl_document_segment_id(&segments, (uint32_t)i);
+        if (sl_disk_holds(layers->config.disk, &key) > 0) {
+            was_there = true;
             sl_disk_forget(layers->config.disk, &key);
         }
     }

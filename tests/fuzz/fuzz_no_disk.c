@@ -16,10 +16,6 @@ bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *id) {
     return disk && id && false;
 }
 
-int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsule_id *id) {
-    return disk && id && false;
-}
-
 bool sl_disk_get(struct sl_disk *disk, const struct sl_capsule_id *id, struct sl_disk_entry *entry_out) {
     return disk && id && entry_out && false;
 }

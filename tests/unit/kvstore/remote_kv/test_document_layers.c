@@ -5,9 +5,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -308,6 +310,60 @@ static void test_layers_stay_on_disk_while_their_document_is_named(void **state)
     }
 }
 
+// A damaged segment leaves the disk before its document; those after it go with the document.
+static void test_segments_after_a_missing_one_are_forgotten(void **state) {
+    struct fixture *fixture = *state;
+    const struct sl_document_remote_kv one = document(fixture, &a);
+    const struct sl_capsule_id segments = sl_document_segments_id(&one.capsule, one.n_offloaded_heads, one.scan),
+                               first = sl_document_segment_id(&segments, 0);
+    leave_on_disk(fixture);
+    assert_true(sl_disk_forget(fixture->disk, &first));
+    assert_true(sl_document_layers_forget(fixture->layers, &one));
+    close_disk(fixture); // the disk's thread has done all of it
+    open_disk(fixture);
+    assert_int_equal(n_files(fixture), 0);
+}
+
+// A document is exported before its last segment is back: that segment's file is no damaged capsule.
+static void test_a_segment_on_disk_is_not_taken_for_a_capsule(void **state) {
+    struct fixture *fixture = *state;
+    const struct sl_document_remote_kv one = document(fixture, &a);
+    const struct sl_capsule_id segments = sl_document_segments_id(&one.capsule, one.n_offloaded_heads, one.scan);
+    const struct sl_prefix last = {sl_document_segment_id(&segments, 1), N_TOKENS};
+    size_t at;
+    leave_on_disk(fixture);
+    assert_null(sl_disk_recall(fixture->disk, &last, 1, sl_deadline_in_ms(WAIT_MS), &at));
+    assert_int_equal(n_files(fixture), 2);
+    name(fixture, &a);
+    look_until(fixture, &a, true, true);
+}
+
+static void *await_document(void *arg) {
+    struct fixture *fixture = arg;
+    sl_document_layers_await(fixture->layers, &fixture->family, &fixture->asked.hashes, sl_deadline_in_ms(200));
+    return NULL;
+}
+
+// Prompts that wait at the same time do not wake each other without end.
+static void test_prompts_that_wait_sleep(void **state) {
+    struct fixture *fixture = *state;
+    struct rusage before, after;
+    pthread_t threads[2];
+    close_disk(fixture);
+    sl_protected_destroy(&fixture->protected);
+    assert_int_equal(sl_protected_create(WAIT_MS, &fixture->protected, NULL), SL_OK); // nothing is named yet
+    open_disk(fixture);
+    getrusage(RUSAGE_SELF, &before);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, await_document, fixture), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    getrusage(RUSAGE_SELF, &after);
+    assert_in_range(after.ru_nvcsw - before.ru_nvcsw, 0, 500); // each looks ten times, and wakes two others
+}
+
 // Takes a segment as it arrives: its head, which the test changes, and its pages.
 static struct sl_capsule_bytes arriving(struct fixture *fixture, int i, struct sl_kv_segment_head *head_out) {
     struct sl_kv_segment *segment = make_segment(fixture->parts.arena, &fixture->family, cuts[i], cuts[i + 1], SEED);
@@ -442,6 +498,9 @@ int main(void) {
         TEST(test_damaged_layers_are_not_used),
         TEST(test_layers_are_forgotten_with_their_document),
         TEST(test_layers_stay_on_disk_while_their_document_is_named),
+        TEST(test_segments_after_a_missing_one_are_forgotten),
+        TEST(test_a_segment_on_disk_is_not_taken_for_a_capsule),
+        TEST(test_prompts_that_wait_sleep),
         TEST(test_segments_that_arrive_are_checked),
         TEST(test_segments_that_arrive_are_bounded),
         TEST(test_held_segments_end_with_their_last_use),
