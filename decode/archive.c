@@ -58,6 +58,7 @@ static enum sl_status copy_session(struct sl_decode *decode, const struct sl_ses
     copy->body_bytes = sl_capsule_body_bytes(session);
     SL_TRY(take_body(decode, copy, err));
     SL_TRY(sl_transfer_body_out(&decode->node.runtime, session, copy->body, err));
+    sl_capsule_clear_body(session, copy->body); // the answer's last page is not packed
     return sl_capsule_write_header(session, id, &copy->header, &copy->header_bytes, err);
 }
 

@@ -120,6 +120,9 @@ enum sl_status sl_copy_take_session(struct sl_copy *copy, struct sl_prefill_job 
     }
     copy->body = sl_outbound_take_body(&job->outbound, &node->runtime);
     copy->staging = node->staging;
+    if (copy->body) { // sl_pack_layer() does not clear pages in a device's memory
+        sl_capsule_clear_body(job->session, copy->body);
+    }
     return copy->body || copy->body_bytes == 0 ? SL_OK : SL_ERR_INTERNAL;
 }
 
@@ -136,7 +139,9 @@ static enum sl_status take_block(struct sl_copy *copy, struct sl_node *node) {
 
 static enum sl_status fill_block(struct sl_copy *copy, struct sl_node *node, const struct sl_session *session) {
     SL_TRY(take_block(copy, node));
-    return sl_transfer_body_out(&node->runtime, session, copy->body, NULL);
+    SL_TRY(sl_transfer_body_out(&node->runtime, session, copy->body, NULL));
+    sl_capsule_clear_body(session, copy->body);
+    return SL_OK;
 }
 
 enum sl_status sl_copy_of_finished(const struct sl_prefill_job *job, struct sl_copy **copy_out) {

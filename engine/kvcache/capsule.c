@@ -67,6 +67,20 @@ enum sl_status sl_capsule_layer_pieces(const struct sl_session *session, int lay
     return piece.bytes > 0 ? fn(arg, &piece) : SL_OK;
 }
 
+void sl_capsule_clear_body(const struct sl_session *session, void *body) {
+    char *end = body; // of a head's pages
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        const struct sl_layer *layer = &session->layers[l];
+        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+            uint32_t n_last = shipped_slots(layer, &layer->heads[h]) % SL_PAGE_SLOTS;
+            end += head_bytes(layer, &layer->heads[h]);
+            if (n_last > 0) { // so it is not packed
+                sl_page_clear(&layer->work, end - layer->work.bytes, n_last);
+            }
+        }
+    }
+}
+
 // --- writing a header ------------------------------------------------------------------------------------------------
 
 // All memory that a message points to, in one allocation.

@@ -7,6 +7,7 @@
 
 #include "proto/sluice/v1/capsule.pb-c.h"
 #include "tests/unit/kvcache/fixture.h"
+#include "tests/unit/capsule_body.h"
 
 static const struct sl_capsule_id an_id = {0x1111222233334444u, 0x5555666677778888u, {{0x99, 0xaa, [15] = 0xff}}};
 
@@ -160,6 +161,43 @@ static void test_capsule_is_without_offloaded_layers(void **state) {
     free(to.header);
     fixture_destroy(&here);
     fixture_destroy(&there);
+}
+
+// A copy has the slots of the session's tokens, whatever its memory held before, and zeros in the others.
+static void test_copied_body_has_nothing_in_unused_slots(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        uint64_t random = seed;
+        struct sl_session *session = random_session(&random, f.arena, seed % 2 == 0);
+        size_t bytes = sl_capsule_body_bytes(session);
+        char *body = malloc(bytes + 1), *page = body;
+        copy_body(session, body);
+        sl_capsule_clear_body(session, body);
+        for (int l = 0; l < session->geometry.n_layers; l++) {
+            for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+                const struct sl_kv kv = sl_session_kv(session, l, h);
+                for (uint32_t p = 0; p < sl_pages_for(kv.n_slots); p++) {
+                    const struct sl_page_layout *layout = p < kv.n_packed ? kv.packed : kv.work;
+                    uint32_t left = kv.n_slots - p * SL_PAGE_SLOTS, n = left < SL_PAGE_SLOTS ? left : SL_PAGE_SLOTS;
+                    size_t row = layout->bytes;
+                    if (n < SL_PAGE_SLOTS) {
+                        row = (size_t)layout->head_dim * (size_t)sl_kv_format_bits(layout->format) / 8;
+                        for (size_t at = n * row; at < SL_PAGE_SLOTS * row; at++) {
+                            assert_true(page[layout->k + at] == 0 && page[layout->v + at] == 0);
+                        }
+                        row *= n;
+                    }
+                    assert_memory_equal(page, kv.pages[p], row); // what has tokens stays
+                    page += layout->bytes;
+                }
+            }
+        }
+        assert_ptr_equal(page, body + bytes);
+        free(body);
+        sl_session_destroy(&session);
+    }
+    fixture_destroy(&f);
 }
 
 static void test_capsule_pieces_join_neighbours(void **state) {
@@ -376,6 +414,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_capsule_carries_a_session_bit_by_bit),
         cmocka_unit_test(test_capsule_is_without_offloaded_layers),
+        cmocka_unit_test(test_copied_body_has_nothing_in_unused_slots),
         cmocka_unit_test(test_capsule_pieces_join_neighbours),
         cmocka_unit_test(test_capsule_pieces_stop_at_the_first_failure),
         cmocka_unit_test(test_capsule_of_another_model_is_refused),

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -65,7 +66,43 @@ static void test_copy_says_whose_it_is_and_how_long_it_took(void **state) {
     free(job);
 }
 
+// A body that came from a device is cleared in the host's memory, before a store gets it.
+static void test_copy_of_a_staged_body_has_nothing_in_unused_slots(void **state) {
+    (void)state;
+    struct sl_node *node = calloc(1, sizeof *node);
+    struct sl_prefill prefill = {.node = node};
+    struct sl_prefill_job *job = calloc(1, sizeof *job);
+    struct sl_copy copy = {.body = NULL};
+    const struct sl_kv_geometry geometry = {1, 1, 64};
+    assert_int_equal(sl_arena_create_mapped(ARENA_BYTES, &node->staging, NULL), SL_OK);
+    assert_int_equal(sl_session_create_plain(&geometry, SL_KV_F16, SL_POSITION_ORIGINAL, N_TOKENS, node->staging,
+                                             &job->session, NULL),
+                     SL_OK);
+    assert_int_equal(sl_session_reserve(job->session, 0, N_TOKENS), SL_OK);
+    sl_session_set_slots(job->session, 0, 0, N_TOKENS);
+    copy.body_bytes = sl_capsule_body_bytes(job->session);
+    job->prefill = &prefill;
+    job->outbound.body = sl_arena_alloc(node->staging, copy.body_bytes);
+    job->outbound.way = SL_OUTBOUND_STAGED;
+    memset(job->outbound.body, 0x7b, copy.body_bytes);
+    assert_int_equal(sl_copy_take_session(&copy, job), SL_OK);
+    const char *page = (char *)copy.body + copy.body_bytes / 4 * 3; // the last of four, of which 8 slots are used
+    for (size_t half = 0; half < 2; half++, page += copy.body_bytes / 8) {
+        for (size_t at = 0; at < copy.body_bytes / 8; at++) {
+            assert_int_equal(page[at], at < 8 * 64 * 2 ? 0x7b : 0);
+        }
+    }
+    sl_copy_release_body(&copy);
+    sl_session_destroy(&job->session);
+    sl_arena_destroy(&node->staging);
+    free(job);
+    free(node);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_copy_says_whose_it_is_and_how_long_it_took)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copy_says_whose_it_is_and_how_long_it_took),
+        cmocka_unit_test(test_copy_of_a_staged_body_has_nothing_in_unused_slots),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
