@@ -209,6 +209,15 @@ static enum sl_status settle(struct sl_offload *offload, const struct sl_shipmen
     return status;
 }
 
+// Clears the slots without a token in what has come down from a device, whose memory may have held other sessions' there.
+static void clear_staged(const struct sl_offload *offload, const struct sl_shipment *shipment) {
+    uint32_t n_last = shipment->n_slots % SL_PAGE_SLOTS;
+    size_t head_bytes = sl_pages_for(shipment->n_slots) * (size_t)offload->work.bytes;
+    for (int h = 0; shipment->staged && n_last > 0 && h < sl_offloaded_heads_count(&offload->offloaded_heads); h++) {
+        sl_page_clear(&offload->work, shipment->staged + (size_t)(h + 1) * head_bytes - offload->work.bytes, n_last);
+    }
+}
+
 // Ships all queued shipments concurrently, as far as the stores have room for them.
 static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, struct watch *watch,
                            struct sl_error *err) {
@@ -218,6 +227,7 @@ static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, 
     for (int s = 0; s < n_begun; s++) {
         const struct sl_shipment *shipment = &offload->ring[(first + s) % SL_RING];
         SL_THEN(status, sl_mark_wait(&shipment->down, err));
+        clear_staged(offload, shipment);
         for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
             status = begin_sending(offload, &offload->links[i], shipment, s == 0 ? watch : NULL, &sendings[s][i], err);
         }

@@ -163,6 +163,26 @@ static void assert_same_rows(const struct sl_page_layout *layout, const char *a,
     assert_memory_equal(a + layout->v, b + layout->v, bytes);
 }
 
+// The store has nothing of what the device's memory held before.
+static void assert_unused_is_clear(const struct sl_page_layout *layout, const char *page, int64_t n_slots) {
+    size_t row = (size_t)layout->head_dim * 2;
+    for (size_t at = (size_t)n_slots * row; at < SL_PAGE_SLOTS * row; at++) {
+        assert_true(page[at] == 0 && page[layout->v + at] == 0);
+    }
+}
+
+// Leaves other numbers in the device's free memory, as sessions before have.
+static void use_before(struct fixture *f) {
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(f->node.arena, &stats);
+    void *there = sl_arena_alloc(f->node.arena, stats.largest_free_bytes), *here = malloc(stats.largest_free_bytes);
+    assert_non_null(there);
+    memset(here, 0x3b, stats.largest_free_bytes);
+    assert_int_equal(sl_transfer_in(&f->runtime, there, here, stats.largest_free_bytes, NULL), SL_OK);
+    sl_arena_free(f->node.arena, there);
+    free(here);
+}
+
 // Compares the offloaded layers that the session holds here, and those that the store has.
 static void assert_same(struct fixture *f, const struct sl_session *whole, int64_t n_tokens, int64_t n_at_store) {
     const struct fake_remote_kv *remote_kv = fake_store_remote_kv(&f->store, 0);
@@ -178,6 +198,7 @@ static void assert_same(struct fixture *f, const struct sl_session *whole, int64
                  *b = from_device(f, got->pages[t / SL_PAGE_SLOTS], layout->bytes);
             assert_same_rows(layout, a, b, n);
             assert_same_rows(layout, a, fake_remote_kv_page(remote_kv, offloaded_head, t), n);
+            assert_unused_is_clear(layout, fake_remote_kv_page(remote_kv, offloaded_head, t), n);
             free(a);
             free(b);
         }
@@ -208,6 +229,7 @@ static void test_offloaded_pages_come_down_and_go_up(void **state) {
     struct fixture *f = *state;
     struct sl_plan brief = make_plan(f, N_SHORT, false), brief_local = make_plan(f, N_SHORT, true),
                    local = make_plan(f, N_LONG, true);
+    use_before(f);
     struct sl_session *whole = read_all(f, &brief_local, NULL);
     read_offloading(f, &brief, NULL);
     assert_same(f, whole, N_SHORT, N_SHORT);
