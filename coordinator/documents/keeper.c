@@ -89,7 +89,7 @@ static void note_answer(struct sl_document_keeper *keeper, struct sl_worker *wor
     }
 }
 
-// Chooses the stores that are told in this round. is_awaited: a call waits for it.
+// Chooses the stores that are told in this round. is_awaited: a call waits for it, or documents are removed.
 static void choose_stores(struct sl_document_keeper *keeper, bool is_awaited) {
     drop_lost(keeper);
     for (int i = 0; i < keeper->stores.n; i++) {
@@ -276,7 +276,7 @@ static void make_round(struct sl_document_keeper *keeper, bool is_awaited) {
     end_expired(keeper);
     struct sl_document *removed = take_removed(keeper);
     sl_registry_snapshot(keeper->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &keeper->stores);
-    choose_stores(keeper, is_awaited);
+    choose_stores(keeper, is_awaited || removed != NULL); // what a store is not asked to forget now stays there
     tell(keeper);
     while (removed != NULL) {
         forget(keeper, removed);

@@ -100,7 +100,7 @@ static void test_keeper_waits_once_for_all_silent_stores(void **state) {
 
 // ---- a store that fails -----------------------------------------------------------------------------------------------
 
-static atomic_int n_protects, n_rounds;
+static atomic_int n_protects, n_forgets, n_rounds;
 static atomic_bool protects; // else it fails
 
 static enum sl_status protect(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -111,12 +111,21 @@ static enum sl_status protect(void *context, struct sl_rpc_call *call, const Pro
     return atomic_load(&protects) ? sl_rpc_call_send(call, &reply.base) : sl_fail(err, SL_ERR_INVALID, "no");
 }
 
+static enum sl_status forget(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                             struct sl_error *err) {
+    (void)context, (void)request, (void)err;
+    const Sluice__V1__ForgetReply reply = SLUICE__V1__FORGET_REPLY__INIT;
+    atomic_fetch_add(&n_forgets, 1);
+    return sl_rpc_call_send(call, &reply.base);
+}
+
 static struct sl_rpc_server *start_store(struct fixture *fixture) {
-    static const struct sl_rpc_method *const methods[] = {&sl_method_store_protect};
-    static const struct sl_rpc_service service = {"sluice.v1.Store", methods, 1};
-    static const struct sl_rpc_handler handler = {&sl_method_store_protect, protect, SL_ROLE_ANY};
+    static const struct sl_rpc_method *const methods[] = {&sl_method_store_protect, &sl_method_store_forget};
+    static const struct sl_rpc_service service = {"sluice.v1.Store", methods, 2};
+    static const struct sl_rpc_handler handlers[] = {{&sl_method_store_protect, protect, SL_ROLE_ANY},
+                                                     {&sl_method_store_forget, forget, SL_ROLE_ANY}};
     static const struct sl_rpc_implementation implementation = {
-        .service = &service, .handlers = &handler, .n_handlers = 1};
+        .service = &service, .handlers = handlers, .n_handlers = 2};
     const struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &implementation, .n_services = 1};
     struct sl_rpc_server *server;
     struct sl_error err = {0};
@@ -131,6 +140,7 @@ static struct sl_rpc_server *start_store(struct fixture *fixture) {
     info.epoch = 77;
     assert_int_equal(sl_registry_register(fixture->registry, &info, sl_now_ns(), &err), SL_OK);
     atomic_store(&n_protects, 0);
+    atomic_store(&n_forgets, 0);
     atomic_store(&n_rounds, 0);
     return server;
 }
@@ -162,17 +172,47 @@ static void test_a_store_that_fails_is_told_less_often(void **state) {
     sl_rpc_server_stop(&store, 0);
 }
 
-static void test_a_suspected_store_is_not_told(void **state) {
-    struct fixture *fixture = *state;
-    struct sl_document_keeper *keeper = NULL;
-    struct sl_rpc_server *store = start_store(fixture);
-    atomic_store(&protects, true);
+static void suspect(struct fixture *fixture) {
     struct sl_worker_set *set = malloc(sizeof *set);
     sl_registry_snapshot(fixture->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, set);
     sl_worker_suspect(set->workers[N_STORES]);
     assert_true(sl_worker_is_suspect(set->workers[N_STORES]) && !sl_worker_is_suspect(set->workers[0]));
     sl_worker_set_release(set);
     free(set);
+}
+
+// Its own round asks every store, or the document would stay where one was suspected for a moment.
+static void test_a_removed_document_is_forgotten_by_a_suspected_store(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_document_keeper *keeper = NULL;
+    struct sl_rpc_server *store = start_store(fixture);
+    struct sl_document *document = NULL;
+    struct sl_error err = {0};
+    const struct sl_ranked_store at = {.name = "kvstore-failing", .arena_bytes = 2000};
+    atomic_store(&protects, true);
+    suspect(fixture);
+    assert_int_equal(sl_document_create("acme", "gpl", "what is said", &document, &err), SL_OK);
+    document->capsule_tokens = document->n_tokens = 99;
+    document->capsule_bytes = 100;
+    assert_int_equal(sl_documents_begin(fixture->documents, document, &at, &err), SL_OK);
+    assert_int_equal(sl_documents_finish(fixture->documents, document, &err), SL_OK);
+    assert_int_equal(
+        sl_document_keeper_start(fixture->documents, fixture->registry, lead, count, &n_rounds, &keeper, NULL), SL_OK);
+    await_rounds(1);
+    assert_int_equal(sl_document_keeper_delete(keeper, document, &err), SL_OK);
+    await_rounds(atomic_load(&n_rounds) + 2);
+    assert_int_equal(atomic_load(&n_forgets), 1);
+    sl_document_keeper_stop(&keeper);
+    sl_document_unref(&document);
+    sl_rpc_server_stop(&store, 0);
+}
+
+static void test_a_suspected_store_is_not_told(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_document_keeper *keeper = NULL;
+    struct sl_rpc_server *store = start_store(fixture);
+    atomic_store(&protects, true);
+    suspect(fixture);
     assert_int_equal(
         sl_document_keeper_start(fixture->documents, fixture->registry, lead, count, &n_rounds, &keeper, NULL), SL_OK);
     await_rounds(1);
@@ -215,6 +255,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_keeper_waits_once_for_all_silent_stores, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_store_that_fails_is_told_less_often, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_suspected_store_is_not_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_removed_document_is_forgotten_by_a_suspected_store, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stores_are_ranked_as_prompts_choose_them, setup, teardown),
     };
     sl_rpc_init();
