@@ -190,6 +190,9 @@ static enum sl_status copy_state(const struct sl_prefill_job *job, const struct 
     enum sl_status status = SL_OK;
     if (from == SL_COPY_FROM_PAGES && !sl_node_stages(node)) {
         status = sl_stream_wait(node->runtime.stream, NULL); // another thread reads these pages directly
+        for (int l = 0; l < session->geometry.n_layers; l++) {
+            sl_session_clear_unused(session, l); // it is not final: heads that differ in length may end within a page
+        }
         SL_THEN(status, list_pieces(copy, session));
     } else {
         status = fill_block(copy, node, session);

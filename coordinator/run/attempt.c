@@ -96,6 +96,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
     const struct sl_claim_spec claim = {.demand = demand_of(run),
                                         .keys = spec->keys,
                                         .n_keys = spec->n_keys,
+                                        .reads_all = spec->no_reuse,
                                         .held_key = run->mode == SL_TURN_PREFIX ? run->held_key : 0,
                                         .held_bytes = run->held_bytes,
                                         .stores = (const char(*)[64])spec->stores,
@@ -103,8 +104,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
                                         .avoid = &run->avoid,
                                         .deadline_ns = spec->deadline_ns,
                                         .only = run->mode == SL_TURN_KEPT ? run->from.worker : NULL};
-    struct sl_worker_wait wait = {0};
-    for (;;) {
+    for (struct sl_worker_wait wait = {0};;) {
         enum sl_status status = sl_job_interrupted(run->job, err);
         SL_THEN(status, check_leads(run, err));
         if (status == SL_AGAIN) {

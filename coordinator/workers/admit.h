@@ -136,6 +136,7 @@ struct sl_claim_spec {
     const struct sl_demand *demand;
     const uint64_t *keys; // [n_keys] the prompt's prefix keys (already mixed with the recipe)
     int64_t n_keys;
+    bool reads_all; // whatever stores have (no_reuse)
     // The document that the decode worker takes from a store, or holds since an earlier job
     uint64_t held_key;        // 0: none
     int64_t held_bytes;       // of demand->decode_bytes: jobs on the document share them

@@ -158,7 +158,8 @@ static int64_t see_readers(struct sl_admission *admission, const struct sl_claim
             set->views[i].matched_tokens = n_blocks * SL_PREFIX_BLOCK;
         }
     }
-    bool is_stored = n_blocks > 0 && sl_registry_is_served(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE);
+    bool is_stored = n_blocks > 0 && !spec->reads_all &&
+                     sl_registry_is_served(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE);
     int64_t unread = spec->demand->n_prefill_tokens - (is_stored ? n_blocks * SL_PREFIX_BLOCK : 0);
     return unread > 0 ? unread : 0;
 }

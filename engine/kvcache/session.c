@@ -520,6 +520,16 @@ void sl_session_drop_pages(struct sl_session *session, int layer, int head, uint
     memset(h->pages + h->n_pages, 0, n_pages * sizeof *h->pages);
 }
 
+void sl_session_clear_unused(const struct sl_session *session, int layer) {
+    const struct sl_layer *l = &session->layers[layer];
+    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+        uint32_t n_full = l->heads[h].n_slots / SL_PAGE_SLOTS, n_last = l->heads[h].n_slots % SL_PAGE_SLOTS;
+        if (n_last > 0) {
+            sl_page_clear(&l->work, l->heads[h].pages[n_full], n_last);
+        }
+    }
+}
+
 // Returns the slots of a head that remain when the session's newest n_forgotten tokens are forgotten.
 static int64_t slots_without(const struct sl_head *head, int64_t n_forgotten) {
     return (int64_t)head->n_slots > n_forgotten ? (int64_t)head->n_slots - n_forgotten : 0;

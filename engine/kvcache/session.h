@@ -164,6 +164,9 @@ void sl_session_pack_page(struct sl_session *session, int layer, int head, void 
 // Returns whether every full page of layers with a quantized format is packed: a session that is being read has working pages only.
 bool sl_session_is_packed(const struct sl_session *session);
 
+// Clears the slots of each head's last page that no token uses. The host must be able to write pages.
+void sl_session_clear_unused(const struct sl_session *session, int layer);
+
 /*
  * Frees the first n_pages pages of one head of an offloaded layer, all of them full: kvstores hold them now. Slot 0 is
  * then the first one after them. n_tokens does not change.

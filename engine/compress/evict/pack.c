@@ -63,17 +63,11 @@ static uint32_t next_round(const struct sl_layer *l, int n_heads, size_t given_b
 // Clears what no slot uses of each head's last page. Not where the host cannot write pages.
 static enum sl_status clear_last_pages(struct sl_compressor *c, struct sl_session *session, int layer,
                                        struct sl_error *err) {
-    const struct sl_layer *l = &session->layers[layer];
     if (!c->stream->device->ops->one_memory) {
         return SL_OK;
     }
     SL_TRY(sl_stream_wait(c->stream, err));
-    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-        uint32_t n_full = l->heads[h].n_slots / SL_PAGE_SLOTS, n_last = l->heads[h].n_slots % SL_PAGE_SLOTS;
-        if (n_last > 0) {
-            sl_page_clear(&l->work, l->heads[h].pages[n_full], n_last);
-        }
-    }
+    sl_session_clear_unused(session, layer);
     return SL_OK;
 }
 

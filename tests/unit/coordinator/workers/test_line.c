@@ -23,13 +23,14 @@ static void join(struct sl_registry *registry, const char *name, Sluice__V1__Wor
 }
 
 // Returns the tokens that a claim adds to its reader's line.
-static int64_t tokens_in_line(bool has_store) {
+static int64_t tokens_in_line(bool has_store, bool reads_all) {
     const struct sl_registry_config config = {.model_fingerprint = 1, .heartbeat_ms = 1000, .is_simulated = true};
     const struct sl_demand demand = {
         .n_prefill_tokens = 100, .capsule_bytes = 10, .decode_bytes = 10, .prefill_bytes = 10};
     static const struct sl_avoid none;
     const uint64_t key = 7; // of the first 64 tokens
-    const struct sl_claim_spec spec = {.demand = &demand, .avoid = &none, .keys = &key, .n_keys = 1};
+    const struct sl_claim_spec spec = {
+        .demand = &demand, .avoid = &none, .keys = &key, .n_keys = 1, .reads_all = reads_all};
     struct sl_registry *registry;
     struct sl_affinity *affinity;
     struct sl_admission *admission;
@@ -59,8 +60,9 @@ static int64_t tokens_in_line(bool has_store) {
 
 static void test_stored_tokens_are_in_no_line(void **state) {
     (void)state;
-    assert_int_equal(tokens_in_line(true), 100 - 64);
-    assert_int_equal(tokens_in_line(false), 100);
+    assert_int_equal(tokens_in_line(true, false), 100 - 64);
+    assert_int_equal(tokens_in_line(false, false), 100);
+    assert_int_equal(tokens_in_line(true, true), 100);
 }
 
 int main(void) {
