@@ -145,6 +145,7 @@ struct outcome {
     grpc_metadata_array initial, trailing;
     grpc_status_code code;
     grpc_slice details;
+    uint64_t n_cut_before;
 };
 
 static void outcome_init(struct outcome *outcome, struct sl_rpc_channel *channel, const struct sl_rpc_method *method) {
@@ -154,6 +155,7 @@ static void outcome_init(struct outcome *outcome, struct sl_rpc_channel *channel
     grpc_metadata_array_init(&outcome->trailing);
     outcome->code = GRPC_STATUS_UNKNOWN;
     outcome->details = grpc_empty_slice();
+    outcome->n_cut_before = sl_rpc_headers_count_cut();
 }
 
 static void outcome_cleanup(struct outcome *outcome) {
@@ -202,6 +204,11 @@ static void add_reason(const struct outcome *outcome, struct sl_error *err) {
 
 static enum sl_status describe_outcome(const struct outcome *outcome, struct sl_error *err) {
     const enum sl_status status = sl_rpc_status_of_code((int)outcome->code);
+    // gRPC's text does not tell why. A server that is lost while another one's connection is closed so counts as this, too.
+    const bool is_cut = (status == SL_ERR_PEER_LOST || status == SL_ERR_INTERNAL) &&
+                        sl_rpc_headers_count_cut() != outcome->n_cut_before;
+    SL_FAIL_IF(is_cut, err, SL_ERR_EXHAUSTED, "the connection was closed: a reply has more than %d MiB",
+               MAX_REPLY_BYTES >> 20);
     if (status == SL_OK) {
         atomic_store(&outcome->channel->has_answered, true);
         return SL_OK;

@@ -68,6 +68,8 @@ bool sl_rpc_resets_are_recent(uint64_t caller);
 // Begins to follow the frames of a connection that was accepted at a port; with TLS that happens where it is decrypted. Those
 // that gRPC makes are found by what it sends first. False: no memory.
 bool sl_rpc_headers_watch(int fd, bool in_clear, int port);
+// Counts connections that were closed because a server announced a reply that is too long.
+uint64_t sl_rpc_headers_count_cut(void);
 
 // ---- rpc_streams.c: messages that have arrived in part -----------------------------------------------------------------
 

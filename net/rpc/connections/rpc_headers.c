@@ -200,8 +200,15 @@ static void follow_out(struct frames *frames, const uint8_t *bytes, size_t n) {
     }
 }
 
+static atomic_ullong n_cut; // connections with servers
+
+uint64_t sl_rpc_headers_count_cut(void) {
+    return atomic_load(&n_cut);
+}
+
 static void complain(const char *wrong, bool of_server) {
     static atomic_llong complained_ns;
+    atomic_fetch_add(&n_cut, of_server);
     const int64_t now_ns = sl_now_ns();
     long long before_ns = atomic_load(&complained_ns);
     if (now_ns - before_ns > SL_NS_PER_S && atomic_compare_exchange_strong(&complained_ns, &before_ns, now_ns)) {

@@ -6,7 +6,9 @@ answered. Without certificates the server has streams of requests, which it cann
 ends after a time."""
 import contextlib
 import os
+import select
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -30,7 +32,8 @@ class Client:
     """Sends no more than the server's windows take, and keeps what comes."""
 
     def __init__(self, *where):
-        self.connection = connect(*where)
+        self.connection, self.buffer = connect(*where), b""
+        self.is_tls = isinstance(self.connection, ssl.SSLSocket)
         self.changed, self.sending = threading.Condition(), threading.Lock()
         self.initial, self.windows, self.received, self.has_ended = 65535, {0: 65535}, {}, False
         threading.Thread(target=self._read, daemon=True).start()
@@ -39,14 +42,24 @@ class Client:
         with self.sending:
             self.connection.sendall(data)
 
+    def _bytes(self, n):
+        """The next n bytes; fewer at the end."""
+        while len(self.buffer) < n:
+            if not (self.is_tls and self.connection.pending()):
+                select.select([self.connection], [], [])
+            with self.sending if self.is_tls else contextlib.nullcontext():  # OpenSSL must not read while another thread writes
+                piece = self.connection.recv(1 << 16)
+            if not piece:
+                break
+            self.buffer += piece
+        taken, self.buffer = self.buffer[:n], self.buffer[n:]
+        return taken
+
     def _read(self):
-        try:
-            with self.connection.makefile("rb") as file:
-                while head := file.read(9):
-                    payload = file.read(int.from_bytes(head[:3], "big"))
-                    self._take(head[3], head[4], int.from_bytes(head[5:], "big"), payload)
-        except OSError:
-            pass
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            while len(head := self._bytes(9)) == 9:
+                payload = self._bytes(int.from_bytes(head[:3], "big"))
+                self._take(head[3], head[4], int.from_bytes(head[5:], "big"), payload)
         with self.changed:
             self.has_ended = True
             self.changed.notify_all()
