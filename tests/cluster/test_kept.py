@@ -162,6 +162,7 @@ def test_a_copy_gives_way_to_a_job_that_needs_the_memory():
     with Cluster(worker_args={"prefill": ["--arena", "24M", "--inject", "stall:60"]}) as cluster:
         first, _ = cluster.answer(job(0))
         assert first.status_code == 0 and first.statistics.kept == inference.KEPT_PENDING, first
+        time.sleep(2)  # the copy comes to its segment that stands still, in which nothing moves for 15 s
         began = time.monotonic()
         second, _ = cluster.answer(job(1))
         waited = time.monotonic() - began
