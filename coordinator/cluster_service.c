@@ -40,6 +40,9 @@ static enum sl_status handle_register(void *service, struct sl_rpc_call *call, c
     if (((const Sluice__V1__RegisterRequest *)request)->drains) {
         sl_registry_adopt_drain(coordinator->registry, info->name, true);
     }
+    if (info->role == SLUICE__V1__WORKER_ROLE__KVSTORE) {
+        sl_document_keeper_hurry(coordinator->keeper);
+    }
     Sluice__V1__RegisterReply reply = SLUICE__V1__REGISTER_REPLY__INIT;
     reply.heartbeat_ms = coordinator->config.heartbeat_ms;
     reply.term = sl_coordinator_term(coordinator);

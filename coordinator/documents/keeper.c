@@ -34,6 +34,7 @@ struct sl_document_keeper {
     struct sl_bell told;
     // Under the loop's mutex:
     int64_t n_asked, n_told;     // calls of sl_document_keeper_tell(), and those of them that a round has served
+    bool is_hurried;             // the next round begins at once
     struct sl_document *removed; // a list, with a reference each: stores have to forget their capsules
     // The thread's:
     struct sl_document *list[SL_MAX_DOCUMENTS];
@@ -227,6 +228,12 @@ void sl_document_keeper_tell(struct sl_document_keeper *keeper) {
     }
 }
 
+void sl_document_keeper_hurry(struct sl_document_keeper *keeper) {
+    SL_LOCKED(&keeper->loop.mutex);
+    keeper->is_hurried = true;
+    pthread_cond_signal(&keeper->loop.changed);
+}
+
 enum sl_status sl_document_keeper_delete(struct sl_document_keeper *keeper, struct sl_document *document,
                                          struct sl_error *err) {
     SL_TRY(sl_documents_remove(keeper->documents, document, err));
@@ -291,6 +298,7 @@ static void *keeper_main(void *arg) {
     while (!keeper->loop.stopping) {
         int64_t n_asked = keeper->n_asked;
         const bool is_awaited = n_asked > keeper->n_told;
+        keeper->is_hurried = false;
         pthread_mutex_unlock(&keeper->loop.mutex);
         if (keeper->lead_fn(keeper->arg)) {
             make_round(keeper, is_awaited);
@@ -302,7 +310,7 @@ static void *keeper_main(void *arg) {
         keeper->n_told = n_asked;
         sl_bell_ring_held(&keeper->told, INT_MAX);
         int64_t next_ns = sl_deadline_in_ms(ROUND_MS);
-        while (!keeper->loop.stopping && keeper->removed == NULL && keeper->n_asked == n_asked &&
+        while (!keeper->loop.stopping && keeper->removed == NULL && !keeper->is_hurried && keeper->n_asked == n_asked &&
                sl_loop_wait(&keeper->loop, next_ns) == SL_OK) {
         }
     }

@@ -28,6 +28,8 @@ void sl_document_keeper_stop(struct sl_document_keeper **keeper); // accepts NUL
 // to answer within a second. Returns earlier at SL_TOLD_MS: a round takes longer where stores or etcd stand still.
 void sl_document_keeper_tell(struct sl_document_keeper *keeper);
 #define SL_TOLD_MS 5000
+// Begins a round now, and does not wait for it: a store that has registered learns of its documents before they are asked.
+void sl_document_keeper_hurry(struct sl_document_keeper *keeper);
 // Removes a document from the registry, as sl_documents_remove(); the thread then has the stores forget its capsule.
 enum sl_status sl_document_keeper_delete(struct sl_document_keeper *keeper, struct sl_document *document,
                                          struct sl_error *err);

@@ -207,6 +207,27 @@ static void test_a_removed_document_is_forgotten_by_a_suspected_store(void **sta
     sl_rpc_server_stop(&store, 0);
 }
 
+static void test_a_round_can_be_hurried(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_document_keeper *keeper = NULL;
+    struct sl_rpc_server *store = start_store(fixture);
+    int64_t least_ns = INT64_MAX;
+    atomic_store(&protects, true);
+    assert_int_equal(
+        sl_document_keeper_start(fixture->documents, fixture->registry, lead, count, &n_rounds, &keeper, NULL), SL_OK);
+    for (int i = 0; i < 20 && least_ns > SL_NS_PER_S / 2; i++) { // without a hurry, each takes a second
+        await_rounds(atomic_load(&n_rounds) + 1);
+        const int64_t begin_ns = sl_now_ns();
+        sl_document_keeper_hurry(keeper);
+        await_rounds(atomic_load(&n_rounds) + 1);
+        const int64_t took_ns = sl_now_ns() - begin_ns;
+        least_ns = took_ns < least_ns ? took_ns : least_ns;
+    }
+    assert_in_range(least_ns, 0, SL_NS_PER_S / 2);
+    sl_document_keeper_stop(&keeper);
+    sl_rpc_server_stop(&store, 0);
+}
+
 static void test_a_suspected_store_is_not_told(void **state) {
     struct fixture *fixture = *state;
     struct sl_document_keeper *keeper = NULL;
@@ -254,6 +275,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_keeper_waits_once_for_all_silent_stores, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_store_that_fails_is_told_less_often, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_round_can_be_hurried, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_suspected_store_is_not_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_removed_document_is_forgotten_by_a_suspected_store, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stores_are_ranked_as_prompts_choose_them, setup, teardown),
