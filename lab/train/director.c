@@ -34,7 +34,7 @@ void sl_director_stop(struct sl_director *director) {
         while (waitpid(director->pid, NULL, 0) < 0 && errno == EINTR) {
         }
     }
-    director->from ? (void)fclose(director->from) : sl_close(director->fd);
+    director->from ? (void)fclose(director->from) : sl_close(director->fd); // the stream is only read
     free(director->line);
     *director = SL_DIRECTOR_NONE;
 }

@@ -121,7 +121,7 @@ def test_failover_as_clients_see_it():
         for watcher in watchers:
             watcher.wait_for_tokens(20)
         theirs = [watcher for watcher in watchers if cluster.get(watcher.job_id).decode_worker == "decode-0"]
-        assert theirs, "nobody is written by decode-0"
+        assert theirs, "decode-0 writes no answer"
         cluster.kill("decode-0")
         for watcher in theirs:
             watcher.wait_for_resumption()

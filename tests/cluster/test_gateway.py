@@ -484,7 +484,7 @@ def test_files_of_connections_and_of_the_listener():
         with gateway.stream("/v1/completions", {**ANSWER, "max_tokens": 2000, "ignore_eos": True, "stop": None}) as (reply, _):
             reply.read(100)
             gateway.popen.send_signal(signal.SIGTERM)
-            eventually(lambda: refuses(gateway), 10, "nobody new", every=0.005)
+            eventually(lambda: refuses(gateway), 10, "it accepts no new connection", every=0.005)
             assert f"socket:[{inode}]" in open_files(gateway)
             assert reply.read().decode().endswith("data: [DONE]\n\n")
         assert gateway.popen.wait(20 * SLOW) == 0, gateway.errors()
