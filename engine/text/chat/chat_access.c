@@ -80,13 +80,15 @@ static struct sl_chat_value own_attribute(struct sl_chat_work *work, struct sl_c
     if (object.kind == SL_CHAT_LOOP) {
         return loop_attribute(object.loop, name);
     }
-    const struct sl_chat_value *found = object.kind == SL_CHAT_NAMESPACE ? sl_chat_dict_get(object.dict, name) : NULL;
+    const struct sl_chat_value *found = object.kind == SL_CHAT_NAMESPACE && sl_chat_step_lookup(work, object.dict, name)
+                                            ? sl_chat_dict_get(object.dict, name)
+                                            : NULL;
     return found ? *found : sl_chat_undefined(name);
 }
 
 static const struct sl_chat_value *find_key(struct sl_chat_work *work, struct sl_chat_value object,
                                             struct sl_chat_text name) {
-    return object.kind == SL_CHAT_DICT && sl_chat_step(work, object.dict->n * SL_CHAT_STEP_BYTES)
+    return object.kind == SL_CHAT_DICT && sl_chat_step_lookup(work, object.dict, name)
                ? sl_chat_dict_get(object.dict, name)
                : NULL;
 }

@@ -113,7 +113,7 @@ SL_CHAT_FN(method_get) {
     if (args[0].kind == SL_CHAT_LIST || args[0].kind == SL_CHAT_DICT) {
         sl_chat_fail(work, SL_ERR_INVALID, "looks for %s among keys", sl_chat_kind_name(args[0].kind));
     }
-    if (args[0].kind == SL_CHAT_STRING && sl_chat_step(work, subject.dict->n * SL_CHAT_STEP_BYTES)) {
+    if (args[0].kind == SL_CHAT_STRING && sl_chat_step_lookup(work, subject.dict, args[0].text)) {
         found = sl_chat_dict_get(subject.dict, args[0].text);
     }
     return found ? *found : args[1].kind == SL_CHAT_ABSENT ? (struct sl_chat_value){.kind = SL_CHAT_NONE} : args[1];

@@ -2,8 +2,9 @@
 // Purpose: the value of an expression. See chat_internal.h. Recursion is over the tree, whose depth is bounded.
 #include "engine/text/chat/chat_internal.h"
 
-static struct sl_chat_value eval_name(const struct sl_chat_scope *scope, struct sl_chat_text name) {
-    for (; scope; scope = scope->parent) {
+static struct sl_chat_value eval_name(struct sl_chat_work *work, const struct sl_chat_scope *scope,
+                                      struct sl_chat_text name) {
+    for (; scope && sl_chat_step_lookup(work, scope->variables, name); scope = scope->parent) {
         const struct sl_chat_value *found = sl_chat_dict_get(scope->variables, name);
         if (found) {
             return *found;
@@ -197,7 +198,7 @@ struct sl_chat_value sl_chat_eval(struct sl_chat_work *work, const struct sl_cha
     case SL_CHAT_OP_CONST:
         return node->value;
     case SL_CHAT_OP_NAME:
-        return eval_name(scope, node->text);
+        return eval_name(work, scope, node->text);
     case SL_CHAT_OP_LIST:
     case SL_CHAT_OP_TUPLE:
         return eval_list(work, scope, node);

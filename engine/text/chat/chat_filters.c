@@ -107,6 +107,9 @@ SL_CHAT_FN(filter_int) {
                : subject.kind == SL_CHAT_FLOAT ? truncated(work, subject.real, otherwise)
                                                : otherwise;
     }
+    if (!sl_chat_step(work, subject.text.n_bytes * 4)) { // as sl_chat_strip_by() counts white space
+        return otherwise;
+    }
     struct sl_chat_text text = sl_chat_strip(subject.text, NULL, SL_CHAT_BOTH);
     size_t n_plain = 0;
     while (n_plain < text.n_bytes && strchr("0123456789+-.eE", text.bytes[n_plain])) {

@@ -38,6 +38,7 @@
 // Limits of one rendering. A step is a node of the tree, or SL_CHAT_STEP_BYTES of text that an operation processes.
 #define SL_CHAT_MAX_STEPS    (INT64_C(16) << 20)
 #define SL_CHAT_STEP_BYTES   64
+#define SL_CHAT_KEY_BYTES    8 // a key that a lookup compares counts as its own bytes and these
 #define SL_CHAT_MAX_MEMORY   ((size_t)256 << 20)
 #define SL_CHAT_MAX_TEXT     ((size_t)64 << 20) // of any one string, including the output
 #define SL_CHAT_PARSE_MEMORY ((size_t)64 << 20)
@@ -159,6 +160,8 @@ struct sl_chat_dict *sl_chat_dict_create(struct sl_chat_work *work);
 void sl_chat_dict_set(struct sl_chat_work *work, struct sl_chat_dict *dict, struct sl_chat_text key,
                       struct sl_chat_value value);
 const struct sl_chat_value *sl_chat_dict_get(const struct sl_chat_dict *dict, struct sl_chat_text key); // or NULL
+// Counts a lookup before it is done, as sl_chat_step() does: keys are compared one after the other.
+bool sl_chat_step_lookup(struct sl_chat_work *work, const struct sl_chat_dict *dict, struct sl_chat_text key);
 
 bool sl_chat_is_true(struct sl_chat_work *work, struct sl_chat_value value);
 struct sl_chat_text sl_chat_str(struct sl_chat_work *work, struct sl_chat_value value); // Python's str()

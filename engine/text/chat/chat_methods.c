@@ -107,6 +107,7 @@ struct sl_chat_value sl_chat_replace(struct sl_chat_work *work, struct sl_chat_t
     if (old.n_bytes == 0) {
         sl_chat_fail(work, SL_ERR_UNSUPPORTED, "replace of an empty string");
     }
+    (void)sl_chat_step(work, text.n_bytes);
     while (work->status == SL_OK) {
         size_t at = max_count != 0 ? sl_chat_find(text, old) : text.n_bytes + 1;
         if (at > text.n_bytes) {

@@ -81,9 +81,13 @@ const struct sl_chat_value *sl_chat_dict_get(const struct sl_chat_dict *dict, st
     return pair ? &pair->value : NULL;
 }
 
+bool sl_chat_step_lookup(struct sl_chat_work *work, const struct sl_chat_dict *dict, struct sl_chat_text key) {
+    return sl_chat_step(work, dict->n * (SL_CHAT_KEY_BYTES + key.n_bytes));
+}
+
 void sl_chat_dict_set(struct sl_chat_work *work, struct sl_chat_dict *dict, struct sl_chat_text key,
                       struct sl_chat_value value) {
-    if (!dict || !sl_chat_step(work, dict->n * SL_CHAT_STEP_BYTES)) {
+    if (!dict || !sl_chat_step_lookup(work, dict, key)) {
         return;
     }
     struct sl_chat_pair *pair = find_pair(dict, key);
@@ -268,7 +272,7 @@ static bool equal_dicts(struct sl_chat_work *work, const struct sl_chat_dict *a,
     bool equal = a->n == b->n;
     for (size_t i = 0; equal && i < a->n; i++) {
         const struct sl_chat_value *other =
-            sl_chat_step(work, b->n * SL_CHAT_STEP_BYTES) ? sl_chat_dict_get(b, a->pairs[i].key) : NULL;
+            sl_chat_step_lookup(work, b, a->pairs[i].key) ? sl_chat_dict_get(b, a->pairs[i].key) : NULL;
         equal = other && equal_to_depth(work, a->pairs[i].value, *other, depth);
     }
     return equal;
@@ -351,7 +355,7 @@ bool sl_chat_contains(struct sl_chat_work *work, struct sl_chat_value container,
         if (is_list(item) || item.kind == SL_CHAT_DICT) {
             sl_chat_fail(work, SL_ERR_INVALID, "looks for %s among keys", sl_chat_kind_name(item.kind));
         }
-        return item.kind == SL_CHAT_STRING && sl_chat_step(work, container.dict->n * SL_CHAT_STEP_BYTES) &&
+        return item.kind == SL_CHAT_STRING && sl_chat_step_lookup(work, container.dict, item.text) &&
                sl_chat_dict_get(container.dict, item.text);
     default:
         sl_chat_fail(work, container.kind == SL_CHAT_ITERATOR ? SL_ERR_UNSUPPORTED : SL_ERR_INVALID,

@@ -282,6 +282,10 @@ static void test_chat_template_bounds_what_rendering_takes(void **state) {
         "{% endfor %}{{ ns.x == ns.y }}",
         "{% set x = ['a' * 100000] * 1000 %}{% for i in range(100) %}{{ x | join }}{% endfor %}",
         "{% set x = 'a' * 10000000 %}{% for i in range(10000) %}{{ 'b' in x }}{% endfor %}",
+        "{% set x = 'a' * 1000000 %}{% for i in range(2000) %}{% set y = x.replace('bb', '') %}{% endfor %}",
+        "{% set x = ' ' * 1000000 %}{% for i in range(1000) %}{{ x | int }}{% endfor %}",
+        "{% set x = 'a' * 1000000 %}{% set d = {x: 1} %}{% for i in range(3000) %}{{ d[x] }}{% endfor %}",
+        "{% set x = 'a' * 1000000 %}{% set d = {x: 1} %}{% for i in range(3000) %}{{ d.get(x) }}{% endfor %}",
     };
     for (size_t i = 0; i < sizeof(sources) / sizeof(*sources); i++) {
         struct sl_chat_template *template = NULL;
@@ -294,6 +298,20 @@ static void test_chat_template_bounds_what_rendering_takes(void **state) {
         assert_null(text);
         sl_chat_template_destroy(&template);
     }
+}
+
+static void test_chat_template_bounds_lookups_of_long_names(void **state) {
+    (void)state;
+    char *name = repeated("", "a", 50000, ""), *source = NULL, *text = NULL;
+    struct sl_chat_template *template = NULL;
+    struct sl_error err = {0};
+    assert_true(
+        asprintf(&source, "{%% set %s = 1 %%}{%% for i in range(100000) %%}{{ %s }}{%% endfor %%}", name, name) > 0);
+    assert_int_equal(sl_chat_template_parse(source, &template, &err), SL_OK);
+    assert_int_equal(render_json(template, NULL, false, &text, &err), SL_ERR_EXHAUSTED);
+    sl_chat_template_destroy(&template);
+    free(source);
+    free(name);
 }
 
 static void test_chat_template_takes_a_long_document(void **state) {
@@ -406,6 +424,7 @@ int main(void) {
         cmocka_unit_test(test_chat_template_knows_its_roles),
         cmocka_unit_test(test_chat_template_bounds_nesting_and_size),
         cmocka_unit_test(test_chat_template_bounds_what_rendering_takes),
+        cmocka_unit_test(test_chat_template_bounds_lookups_of_long_names),
         cmocka_unit_test(test_chat_template_takes_a_long_document),
         cmocka_unit_test(test_chat_template_is_found_where_models_keep_it),
         cmocka_unit_test(test_chat_template_checks_messages),
