@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,14 +13,27 @@ static enum sl_status fail(const char *path, const char *why, struct sl_error *e
     return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, why);
 }
 
-enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path, struct sl_error *err) {
+// Returns why a file must not take this name; NULL: it may. The rename would replace a device, also /dev/null, by a file.
+static const char *find_obstacle(const char *path) {
+    static const char open_files[] = "/proc/"; // where /dev/stdout leads
+    char to[sizeof open_files - 1];
     struct stat found;
+    if (stat(path, &found) == 0 && !S_ISREG(found.st_mode)) {
+        return S_ISDIR(found.st_mode) ? strerror(EISDIR)
+                                      : "it is a device, a pipe or a socket; give the name of a file";
+    }
+    const bool leads = readlink(path, to, sizeof to) == (ssize_t)sizeof to && memcmp(to, open_files, sizeof to) == 0;
+    return leads ? "it stands for an open file; give the name of a file" : NULL;
+}
+
+enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path, struct sl_error *err) {
     *whole = (struct sl_whole_file){.path = path, .mode = 0644};
     SL_FAIL_IF((size_t)snprintf(whole->temporary, sizeof whole->temporary, "%s.XXXXXX", path) >=
                    sizeof whole->temporary,
                err, SL_ERR_INVALID, "%.200s...: the path is too long", path);
-    if (stat(path, &found) == 0 && S_ISDIR(found.st_mode)) {
-        return fail(path, strerror(EISDIR), err); // report this now, not after hours of work
+    const char *obstacle = find_obstacle(path); // report it now, not after hours of work
+    if (obstacle != NULL) {
+        return fail(path, obstacle, err);
     }
     int fd = mkostemp(whole->temporary, O_CLOEXEC);
     if (fd < 0) {

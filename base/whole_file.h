@@ -26,7 +26,7 @@ struct sl_whole_file {
 };
 
 // Opens a temporary file. path must outlive *whole. After success the caller finishes or abandons it. SL_ERR_IO: the
-// folder is not writable, or path is a folder. SL_ERR_INVALID: the path is too long.
+// folder is not writable, or path is a folder, a device or a pipe. SL_ERR_INVALID: the path is too long.
 enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path, struct sl_error *err);
 // Publishes the file. SL_ERR_IO: the disk is full, or another I/O error; the old file is then still there.
 enum sl_status sl_whole_file_finish(struct sl_whole_file *whole, struct sl_error *err);

@@ -18,6 +18,7 @@ from typing import BinaryIO, Iterator
 import numpy as np
 
 from .errors import EvalError, UsageError
+from .outputs import check_name
 
 MAGIC = "sluice-heads-in-training 2"
 Facts = dict[str, str]
@@ -28,6 +29,7 @@ def whole_file(path: str) -> Iterator[BinaryIO]:
     """Opens a file that gets its name only when it is complete and on disk."""
     temporary = None
     try:
+        check_name(path)
         with tempfile.NamedTemporaryFile(dir=pathlib.Path(path).absolute().parent, prefix=pathlib.Path(path).name + ".",
                                          delete=False) as file:
             temporary = file.name

@@ -17,6 +17,7 @@ from .errors import EvalError, UsageError
 from .interrupt import interruptible
 from .lm_eval_tasks import write_tasks
 from .options import add_recipes, check_plan_options, make_plan
+from .outputs import check_place
 from .plan import Plan
 from .plan_file import read_plan
 from .questions import Questions
@@ -34,8 +35,8 @@ PROGRAM = "sluice_eval"
 
 def _check_output(path: Optional[str]) -> None:
     """Checks that a page can be written, before hours of work."""
-    if path is not None and not os.access(pathlib.Path(path).absolute().parent, os.W_OK):
-        raise EvalError(f"{path}: cannot be written: there is no such folder, or it is read-only")
+    if path is not None:
+        check_place(path)
 
 
 def _write(path: str, text: str) -> None:

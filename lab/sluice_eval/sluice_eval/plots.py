@@ -8,6 +8,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any, Optional
 
 from .errors import EvalError, UsageError
+from .outputs import check_place
 
 if TYPE_CHECKING:  # its NumPy is not needed to draw
     from .report import Report, Row
@@ -31,9 +32,7 @@ def check_path(path: Optional[str]) -> None:
     """Checks that a picture can be written to `path`, before hours of work. None: no picture is requested."""
     if path is not None:
         load_pyplot()
-        folder = pathlib.Path(path).absolute().parent
-        if not os.access(folder, os.W_OK):
-            raise EvalError(f"{path}: cannot be written: there is no such folder, or it is read-only")
+        check_place(path)
 
 
 def save_figure(figure: Any, path: str) -> None:

@@ -216,6 +216,16 @@ class Usage(unittest.TestCase):
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(path + ": cannot be written", done.stderr)
 
+    def test_no_output_replaces_what_is_no_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe, link = os.path.join(folder, "pipe"), os.path.join(folder, "link")
+            os.mkfifo(pipe)
+            os.symlink("/proc/self/exe", link)  # an open file, as behind /dev/stdout
+            for path in (pipe, link):
+                done = command("run", "--model", MODEL, "--tasks", "niah-noise", "--markdown", path)
+                self.assertEqual((done.returncode, path + ": cannot be written: it is no file" in done.stderr), (1, True), done.stderr)
+            self.assertEqual(sorted(os.listdir(folder)), ["link", "pipe"])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -86,6 +86,10 @@ class Checkpoint(FolderTest):
             save("/nonexistent/run", FACTS, self.state, self.curve)
         with self.assertRaisesRegex(EvalError, "/nonexistent/heads: cannot be written"):
             write_heads("/nonexistent/heads", {"w": self.state}, "f16")
+        os.mkfifo(self.path)
+        with self.assertRaisesRegex(EvalError, "/run: cannot be written: it is no file"):
+            save(self.path, FACTS, self.state, self.curve)
+        self.assertEqual(os.listdir(self.folder), ["run"])
 
     def test_a_full_disk_leaves_the_old_file_and_no_other(self):
         save(self.path, FACTS, self.state, self.curve)

@@ -154,6 +154,29 @@ static void test_whole_file_that_cannot_be_made_is_named_at_once(void **state) {
     assert_int_equal(n_files(), 0);
 }
 
+// As root, the rename would replace /dev/null.
+static void test_whole_file_replaces_no_device_and_no_pipe(void **state) {
+    (void)state;
+    struct sl_whole_file whole;
+    struct sl_error err = {0};
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(sl_whole_file_open(&whole, path, &err), SL_ERR_IO);
+    assert_non_null(strstr(err.text, "a pipe"));
+    sl_whole_file_abandon(&whole);
+    char link[80];
+    snprintf(link, sizeof link, "%s.link", path);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(sl_whole_file_open(&whole, link, &err), SL_ERR_IO);
+    unlink(link);
+    unlink(path);
+    assert_int_equal(symlink("/proc/self/exe", path), 0); // an open file, as behind /dev/stdout
+    assert_int_equal(sl_whole_file_open(&whole, path, &err), SL_ERR_IO);
+    assert_non_null(strstr(err.text, "an open file"));
+    assert_int_equal(n_files(), 1);
+    unlink(path);
+    assert_int_equal(n_files(), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole_file_takes_the_name_at_the_end),
@@ -162,6 +185,7 @@ int main(void) {
         cmocka_unit_test(test_whole_file_that_is_abandoned_leaves_the_old_one),
         cmocka_unit_test(test_whole_file_on_a_full_disk_leaves_the_old_one),
         cmocka_unit_test(test_whole_file_that_cannot_be_made_is_named_at_once),
+        cmocka_unit_test(test_whole_file_replaces_no_device_and_no_pipe),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
