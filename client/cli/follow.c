@@ -38,22 +38,6 @@ static void show_progress(struct sl_follow *follow, const Sluice__V1__Event *eve
     }
 }
 
-void sl_follow_loading(void *arg, size_t done_bytes, size_t total_bytes) {
-    struct sl_follow *follow = arg;
-    char phase[SL_LOADING_PHASE_BYTES], command[32];
-    follow->progress = (struct sl_progress){.phase = sl_progress_loading_phase(follow->model, phase, sizeof phase),
-                                            .done = (int64_t)done_bytes,
-                                            .total = (int64_t)total_bytes,
-                                            .bytes = true};
-    draw_progress(follow);
-    if (follow->width == 0 && !follow->quiet && !follow->json &&
-        sl_progress_is_due(&follow->next_line_ns, sl_now_ns())) {
-        snprintf(command, sizeof command, "sluice %s", follow->command);
-        sl_progress_print(&follow->progress, command, follow->err);
-    }
-    follow->progress.phase = ""; // the text is ours
-}
-
 static void show_token(struct sl_follow *follow, const Sluice__V1__Token *token) {
     if (token->text[0] == '\0') {
         return;
@@ -168,6 +152,23 @@ static bool stopped(void *arg) {
     struct sl_follow *follow = arg;
     return follow->output_failed || (follow->signals && sl_signals_received(follow->signals) > 0) ||
            (follow->also_stopped && follow->also_stopped(follow->also_arg));
+}
+
+bool sl_follow_loading(void *arg, size_t done_bytes, size_t total_bytes) {
+    struct sl_follow *follow = arg;
+    char phase[SL_LOADING_PHASE_BYTES], command[32];
+    follow->progress = (struct sl_progress){.phase = sl_progress_loading_phase(follow->model, phase, sizeof phase),
+                                            .done = (int64_t)done_bytes,
+                                            .total = (int64_t)total_bytes,
+                                            .bytes = true};
+    draw_progress(follow);
+    if (follow->width == 0 && !follow->quiet && !follow->json &&
+        sl_progress_is_due(&follow->next_line_ns, sl_now_ns())) {
+        snprintf(command, sizeof command, "sluice %s", follow->command);
+        sl_progress_print(&follow->progress, command, follow->err);
+    }
+    follow->progress.phase = ""; // the text is ours
+    return !stopped(follow);
 }
 
 struct sl_follow sl_follow_of(const char *command, const struct sl_tool_config *tool, bool quiet,

@@ -40,9 +40,9 @@ struct sl_follow sl_follow_of(const char *command, const struct sl_tool_config *
 // Sets the callbacks of a watch.
 void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch);
 
-// Shows how much of a model is loaded (sl_loading_fn; arg: the sl_follow), in lines where err is no terminal. The thread
-// of the other callbacks waits meanwhile.
-void sl_follow_loading(void *follow, size_t done_bytes, size_t total_bytes);
+// Shows how much of a model is loaded (sl_loading_fn; arg: the sl_follow), in lines where err is no terminal, until a
+// signal comes. The thread of the other callbacks waits meanwhile.
+bool sl_follow_loading(void *follow, size_t done_bytes, size_t total_bytes);
 
 // Clears the progress line after the watch has returned `status`, reports an error, and returns the exit code.
 int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct sl_error *err);

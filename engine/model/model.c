@@ -384,16 +384,24 @@ static void finish_embedding(struct sl_model *model, const struct sl_tensor_sour
     model->memory_bytes += model->embedding_bytes;
 }
 
+static enum sl_status check_stop(const struct loader *l) {
+    bool stops = l->progress != NULL && atomic_load(&l->progress->stops);
+    return stops ? sl_fail(l->err, SL_ERR_CANCELLED, "stopped while the model was loaded") : SL_OK;
+}
+
 // Loads embedding, layers, final norm, head.
 static enum sl_status load_tensors(struct loader *l) {
     struct sl_model *model = l->model;
     const struct sl_model_config *c = &model->config;
     const struct sl_family_matrix head = {.parts = {{l->family->head, SL_EXTENT_V}}};
     struct sl_tensor_source embed[SL_MAX_PARTS];
+    SL_TRY(check_stop(l)); // perhaps while another process packed
     SL_TRY(load_embedding(l, embed));
     for (int i = 0; i < c->n_layers; i++) {
+        SL_TRY(check_stop(l));
         SL_TRY(load_layer(l, i));
     }
+    SL_TRY(check_stop(l));
     SL_TRY(load_norm(l, l->family->final_norm, c->hidden, &model->final_norm));
     SL_TRY(c->tied_embeddings ? load_tied_head(l, embed) : load_matrix(l, &head, c->hidden, false, &model->head));
     finish_embedding(model, embed);

@@ -89,6 +89,7 @@ struct sl_model;
 // Counts how much of a model's weights is loaded, in bytes of the file. Another thread may read it meanwhile.
 struct sl_model_progress {
     _Atomic size_t done_bytes, total_bytes; // total 0: the file is not open yet
+    _Atomic bool stops;                     // set by the other thread: the loading ends with SL_ERR_CANCELLED
 };
 
 /*

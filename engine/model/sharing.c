@@ -43,9 +43,11 @@ void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl
         .max_matrices = (uint32_t)(model->config.n_layers * SL_N_LAYER_MATRICES + 1),
         .small_pages = has_small_pages(),
         .done_out = progress != NULL ? &progress->done_bytes : NULL,
+        .stops = progress != NULL ? &progress->stops : NULL,
     };
     struct sl_error why;
-    if (sl_shared_weights_open(&config, &model->shared, &why) != SL_OK) {
+    enum sl_status status = sl_shared_weights_open(&config, &model->shared, &why);
+    if (status != SL_OK && status != SL_ERR_CANCELLED) {
         sl_log_warn("engine", "%s: weights are not shared: %s", model_dir, why.text);
     }
     sl_tensors_tell(model->tensors, model->shared);

@@ -33,8 +33,8 @@ static void *report(void *arg) {
             continue;
         }
         seen = now;
-        if (config->report_fn != NULL) {
-            config->report_fn(config->arg, done, total);
+        if (config->report_fn != NULL && !config->report_fn(config->arg, done, total)) {
+            atomic_store(&loading->progress.stops, true);
         }
         if (sl_now_ns() >= log_ns) {
             sl_log_info("runtime", "loading %s: %.0f%% of %.1f MB after %.0f s", config->model,

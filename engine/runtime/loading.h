@@ -16,8 +16,9 @@
 #include "base/team.h"
 #include "engine/model/model.h"
 
-// Takes a report: bytes of the model's file, of which total_bytes may include tensors that are not needed.
-typedef void (*sl_loading_fn)(void *arg, size_t done_bytes, size_t total_bytes);
+// Takes a report: bytes of the model's file, of which total_bytes may include tensors that are not needed. Returns false
+// to stop the loading, which then ends with SL_ERR_CANCELLED after the current layer.
+typedef bool (*sl_loading_fn)(void *arg, size_t done_bytes, size_t total_bytes);
 
 struct sl_loading_config {
     const char *model;            // for the log

@@ -267,6 +267,8 @@ static enum sl_status await_lock(struct sl_shared_weights *s, const struct sl_sh
     struct wanted packing = {.key = config->key};
     uint64_t seen = 0, most = 0; // another process begins again if this one dies
     while ((status = sl_shared_list_lock(&s->list, err)) == SL_AGAIN && sl_now_ns() < deadline_ns) {
+        SL_FAIL_IF(config->stops != NULL && atomic_load(config->stops), err, SL_ERR_CANCELLED,
+                   "stopped while another process packed the weights");
         int fd = sl_shared_list_find(&s->list, is_begun, &packing);
         uint64_t done = fd >= 0 ? atomic_load(&packing.header.done_bytes) : seen;
         if (fd >= 0) {

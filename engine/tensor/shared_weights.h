@@ -46,6 +46,7 @@ struct sl_shared_weights_config {
     int64_t still_ms;         // 0: SL_SHARED_STILL_MS
     bool small_pages;         // share also where the kernel joins no pages of shared memory
     _Atomic size_t *done_out; // gets the progress of another process while it packs; may be NULL
+    _Atomic bool *stops;      // true ends the wait with SL_ERR_CANCELLED; may be NULL
 };
 
 /*

@@ -36,10 +36,11 @@ static enum sl_status check_direct(const struct sl_node *node, struct sl_error *
 }
 
 // A line of --report-loading, which client/cli/child.c reads.
-static void report_loading(void *arg, size_t done_bytes, size_t total_bytes) {
+static bool report_loading(void *arg, size_t done_bytes, size_t total_bytes) {
     (void)arg;
     printf("loading done=%zu total=%zu\n", done_bytes, total_bytes);
     fflush(stdout);
+    return true;
 }
 
 static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_error *err) {

@@ -76,7 +76,7 @@ static int progress_width(const struct sl_chat_config *config) {
     return config->quiet || config->tool.json ? 0 : sl_terminal_width(STDERR_FILENO);
 }
 
-static void show_loading(void *arg, size_t done_bytes, size_t total_bytes) {
+static bool show_loading(void *arg, size_t done_bytes, size_t total_bytes) {
     struct sl_chat_session *chat = arg;
     const struct sl_chat_config *config = chat->config;
     char phase[SL_LOADING_PHASE_BYTES];
@@ -90,6 +90,7 @@ static void show_loading(void *arg, size_t done_bytes, size_t total_bytes) {
     } else if (!config->quiet && !config->tool.json && sl_progress_is_due(&chat->next_line_ns, sl_now_ns())) {
         sl_progress_print(&progress, "sluice chat", stderr);
     }
+    return sl_signals_received(chat->signals) == 0;
 }
 
 static enum sl_status open_local(struct sl_chat_session *chat, struct sl_error *err) {

@@ -20,13 +20,15 @@
 struct heard {
     _Atomic int n;
     _Atomic size_t done, total;
+    bool stops;
 };
 
-static void hear(void *arg, size_t done_bytes, size_t total_bytes) {
+static bool hear(void *arg, size_t done_bytes, size_t total_bytes) {
     struct heard *heard = arg;
     atomic_store(&heard->done, done_bytes);
     atomic_store(&heard->total, total_bytes);
     atomic_fetch_add(&heard->n, 1);
+    return !heard->stops;
 }
 
 static bool hears(const struct heard *heard, int n) {
@@ -72,6 +74,41 @@ static void test_loading_reports_what_moves(void **state) {
     sl_sleep_ms(400);
     assert_int_equal(atomic_load(&heard.n), n); // none after the end
     sl_team_destroy(&team);
+}
+
+static void test_report_stops_the_loading(void **state) {
+    (void)state;
+    struct heard heard = {.stops = true};
+    struct sl_loading loading;
+    const struct sl_loading_config config = {.model = "models/demo", .report_fn = hear, .arg = &heard};
+    assert_int_equal(sl_loading_begin(&loading, &config, NULL), SL_OK);
+    assert_false(atomic_load(&loading.progress.stops));
+    atomic_store(&loading.progress.total_bytes, 1000);
+    for (int64_t until = sl_deadline_in_ms(20000); !atomic_load(&heard.n) && sl_deadline_left_ms(until) > 0;) {
+        atomic_fetch_add(&loading.progress.done_bytes, 1); // the other thread may begin to look only now
+        sl_sleep_ms(5);
+    }
+    sl_loading_end(&loading);
+    assert_true(atomic_load(&loading.progress.stops));
+
+    struct sl_runtime runtime;
+    const struct sl_runtime_config means = {.tier = "auto", .threads = 1};
+    struct sl_model *model = NULL;
+    struct sl_error err = {0};
+    assert_int_equal(sl_runtime_open(&means, &runtime, NULL), SL_OK);
+    assert_int_equal(
+        sl_model_load("models/demo", runtime.ops, SL_WEIGHT_INT8, runtime.stream, &loading.progress, &model, &err),
+        SL_ERR_CANCELLED);
+    assert_null(model);
+    assert_int_equal(sl_model_load_shared("models/demo", runtime.ops, SL_WEIGHT_INT8, runtime.stream, &loading.progress,
+                                          &model, &err),
+                     SL_ERR_CANCELLED);
+    atomic_store(&loading.progress.stops, false); // and nothing stays that hinders the next loading
+    assert_int_equal(sl_model_load_shared("models/demo", runtime.ops, SL_WEIGHT_INT8, runtime.stream, &loading.progress,
+                                          &model, &err),
+                     SL_OK);
+    sl_model_destroy(&model);
+    sl_runtime_close(&runtime);
 }
 
 // The counter ends at all that the file has: in one of tied embeddings every tensor is needed.
@@ -151,6 +188,7 @@ static void test_weights_are_shared_only_where_they_are_the_tiers(void **state) 
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_loading_reports_what_moves),
+                                       cmocka_unit_test(test_report_stops_the_loading),
                                        cmocka_unit_test(test_weights_are_shared_only_where_they_are_the_tiers),
                                        cmocka_unit_test(test_model_counts_all_of_its_bytes),
                                        cmocka_unit_test(test_errors_of_the_tokenizer_and_of_the_weights)};
