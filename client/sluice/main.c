@@ -75,8 +75,9 @@ int main(int argc, char **argv) {
         printf("sluice %s\n", SL_VERSION);
         return checked("--version", SL_EXIT_OK);
     }
-    if (strcmp(word, "help") == 0) {
-        argv[1] = (char *)"--help";
+    if (strcmp(word, "help") == 0) { // `sluice help doc add` is `sluice doc add --help`
+        memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
+        argv[argc - 1] = (char *)"--help";
     }
     return checked(word, sl_subcommands_run(&table, argc, argv));
 }

@@ -252,7 +252,11 @@ static int run_somewhere(struct run_config *config, struct sl_request *request, 
         return run_local(config, request, follow);
     }
     if (config->wait_ms > 0) {
+        struct sl_error err;
         wait_for_cluster(config, follow->signals);
+        if (sl_signals_check(follow->signals, &err) != SL_OK) {
+            return sl_tool_complain("run", &err);
+        }
     }
     if (sl_tool_reachable(config->tool.coordinator, PROBE_MS)) {
         return run_remote(config, request, follow);

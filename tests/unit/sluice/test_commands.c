@@ -125,6 +125,33 @@ static void test_command_help_describes_every_command(void **state) {
     }
 }
 
+static void test_command_help_names_a_command(void **state) {
+    (void)state;
+    static const char *const names[] = {"run", "doc add"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "$SLUICE help %s", names[i]);
+        struct outcome named = run(line);
+        snprintf(line, sizeof line, "$SLUICE %s --help", names[i]);
+        struct outcome usual = run(line);
+        assert_int_equal(named.code, 0);
+        assert_string_equal(named.text, usual.text);
+    }
+    assert_non_null(strstr(run("$SLUICE help").text, "Commands:"));
+    assert_int_equal(run("$SLUICE help dance 2>&1").code, 2);
+}
+
+// Sends the signal when it is blocked: before, it would end the process.
+static void test_command_run_that_waits_ends_at_a_signal(void **state) {
+    (void)state;
+    struct outcome o =
+        run("$SLUICE run --wait 60s --prompt x 2>&1 & p=$!; "
+            "while kill -0 $p && ! grep -q '^SigBlk:.*[4-7c-f]...$' /proc/$p/status; do sleep 0.02; done; "
+            "kill $p; wait $p");
+    assert_int_equal(o.code, 4);
+    assert_non_null(strstr(o.text, "stopped by a signal"));
+}
+
 // Times as `sluice bench calibrate` writes them.
 #define COSTS                                                                                                          \
     "costs=$(mktemp) && printf '{\"machine\": \"m\", \"rows\": 256, \"prefill\": [[1, 0, 0.1], [512, 0, 50]], "        \
@@ -212,6 +239,8 @@ int main(void) {
         cmocka_unit_test(test_command_complaints_go_to_standard_error),
         cmocka_unit_test(test_command_without_a_cluster_exits_with_3),
         cmocka_unit_test(test_command_help_describes_every_command),
+        cmocka_unit_test(test_command_help_names_a_command),
+        cmocka_unit_test(test_command_run_that_waits_ends_at_a_signal),
         cmocka_unit_test(test_command_plan_counts_workers),
         cmocka_unit_test(test_command_recipes_list_and_explain),
         cmocka_unit_test(test_command_recipes_fit_a_terminal),
