@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json_file.h"
+
 static const char *type_of(int http_status) {
     switch (http_status) {
     case 401:
@@ -151,10 +153,7 @@ void sl_refuse_error(struct sl_refusal *refusal, const struct sl_error *err) {
 
 char *sl_refusal_json(const struct sl_refusal *refusal) {
     json_t *param = refusal->param[0] ? json_string(refusal->param) : json_null();
-    json_t *text = json_string(refusal->text);
-    if (!text) { // cut in the middle of a character, or bytes from elsewhere
-        text = json_string("the request failed");
-    }
+    json_t *text = sl_text_json(refusal->text); // may be cut in the middle of a character, or have a client's bytes
     char code[16]; // a string or null, as in OpenAI's interface: typed clients fail at a number
     snprintf(code, sizeof code, "%d", refusal->http_status);
     json_t *root = json_pack("{s:{s:o, s:s, s:o, s:s}}", "error", "message", text, "type", refusal->type, "param",

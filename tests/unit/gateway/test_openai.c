@@ -498,8 +498,19 @@ static void test_what_failures_are_called(void **state) {
     }
 }
 
+// A name of a client is cut between bytes, or has bytes that are not UTF-8: the reason stays.
+static void test_a_refusal_of_broken_text_keeps_its_reason(void **state) {
+    (void)state;
+    struct sl_refusal refusal;
+    sl_refuse(&refusal, 404, "there is nothing at %.3s", "/\u6a21");
+    char *json = sl_refusal_json(&refusal);
+    assert_non_null(strstr(json, "\"there is nothing at /??\""));
+    free(json);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_refusal_of_broken_text_keeps_its_reason),
         cmocka_unit_test(test_zero_characters_are_refused_by_field),
         cmocka_unit_test_teardown(test_a_completion_is_a_request, forget),
         cmocka_unit_test_teardown(test_a_share_takes_the_recipe_for_questions_that_are_there_or_come_later, forget),
