@@ -44,9 +44,7 @@ static void show_token(struct sl_follow *follow, const Sluice__V1__Token *token)
     }
     hide_progress(follow);
     follow->answer_shown = true;
-    if (fputs(token->text, follow->out) == EOF || fflush(follow->out) == EOF) {
-        follow->output_failed = true;
-    }
+    follow->output_failed |= !sl_answer_print(token->text, follow->out);
 }
 
 static int exit_code_of(const Sluice__V1__Finished *finished) {

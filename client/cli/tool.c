@@ -278,6 +278,22 @@ void sl_signals_cleanup(struct sl_signals *signals) {
     signals->fd = -1;
 }
 
+bool sl_answer_print(const char *text, FILE *file) {
+    const bool is_terminal = isatty(fileno(file));
+    for (const char *at = text; *at; at++) {
+        const unsigned char c = (unsigned char)*at, next = (unsigned char)at[1];
+        const bool is_long = c == 0xc2 && next >= 0x80 && next < 0xa0; // the control characters above ASCII
+        const bool commands = (c < ' ' && c != '\n' && c != '\t') || c == 0x7f || is_long;
+        if (!is_terminal || !commands) {
+            fputc(c, file);
+        } else if (c != '\r') { // of a line that ends with \r\n, which needs no mark
+            fputc('?', file);
+        }
+        at += is_terminal && is_long;
+    }
+    return fflush(file) == 0 && !ferror(file);
+}
+
 int sl_terminal_width(int fd) {
     if (!isatty(fd)) {
         return 0;

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/status.h"
 #include "client/libsluice/sluice.h"
@@ -116,6 +117,10 @@ int sl_signals_received(struct sl_signals *signals); // number so far
 // Returns SL_ERR_CANCELLED after a signal; err may be NULL
 enum sl_status sl_signals_check(struct sl_signals *signals, struct sl_error *err);
 void sl_signals_cleanup(struct sl_signals *signals);
+
+// Prints text that a model wrote, at once; to a terminal without control characters: a document could make the model write
+// some that command the terminal. False: it cannot be written.
+bool sl_answer_print(const char *text, FILE *file);
 
 // Returns the columns of fd's terminal; 0 when it is not a terminal.
 int sl_terminal_width(int fd);

@@ -7,8 +7,10 @@
 
 #include <cmocka.h>
 
+#include <pty.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/cli/follow.h"
 #include "proto/kept.h"
@@ -344,6 +346,33 @@ static void test_follow_tells_of_an_outage_once(void **state) {
     close_screen(&s);
 }
 
+// Reads what was written to a terminal, up to its mark "end".
+static void test_follow_writes_no_commands_to_a_terminal(void **state) {
+    (void)state;
+    static const char text[] = "a\x1b]0;x\ab\tc\r\nd\x7f\xc2\x9b\xc2\xa0\xc3\xa9 end";
+    struct screen s;
+    int main_fd, terminal;
+    char seen[128] = "";
+    assert_int_equal(openpty(&main_fd, &terminal, NULL, NULL, NULL), 0);
+    open_screen(&s, 0, false);
+    send_token(&s, text);
+    flush_screen(&s);
+    assert_string_equal(s.out, text); // a file gets what the model wrote
+    FILE *before = s.follow.out;
+    s.follow.out = fdopen(terminal, "w");
+    send_token(&s, text);
+    for (size_t n = 0; !strstr(seen, "end");) {
+        ssize_t got = read(main_fd, seen + n, sizeof seen - 1 - n);
+        assert_true(got > 0);
+        n += (size_t)got;
+    }
+    assert_string_equal(seen, "a?]0;x?b\tc\r\nd??\xc2\xa0\xc3\xa9 end"); // the terminal makes \n a \r\n
+    fclose(s.follow.out);
+    close(main_fd);
+    s.follow.out = before;
+    close_screen(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_follow_streams_the_answer_and_ends_with_statistics),
@@ -359,6 +388,7 @@ int main(void) {
         cmocka_unit_test(test_follow_exit_codes_follow_the_end),
         cmocka_unit_test(test_follow_stops_when_the_reader_has_gone),
         cmocka_unit_test(test_follow_tells_of_an_outage_once),
+        cmocka_unit_test(test_follow_writes_no_commands_to_a_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
