@@ -492,9 +492,16 @@ static enum sl_status bad_option(const struct sl_program *program, int code, cha
         memcpy(typed, name + 2, length);
     }
     struct sl_similar meant = {.word = typed};
+    const char *begun[2] = {NULL, NULL}; // options that begin with the word
     for (size_t i = 0; i < program->n_options; i++) {
-        sl_similar_offer(&meant, program->options[i].name);
+        const char *option = program->options[i].name;
+        sl_similar_offer(&meant, option);
+        if (typed[0] && !begun[1] && strncmp(option, typed, strlen(typed)) == 0) {
+            begun[begun[0] != NULL] = option;
+        }
     }
+    SL_FAIL_IF(begun[1], err, SL_ERR_INVALID, "%s may be --%s or --%s; see %s --help", name, begun[0], begun[1],
+               program->name);
     return sl_fail(err, SL_ERR_INVALID, "unknown option %s%s%s; see %s --help", name,
                    meant.name ? ": did you mean --" : "", meant.name ? meant.name : "", program->name);
 }

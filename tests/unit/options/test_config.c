@@ -16,7 +16,7 @@ struct config {
     const char *name;
     int64_t port, arena_bytes, timeout_ms;
     double ratio;
-    bool json, has_port, has_ratio;
+    bool json, has_port, has_ratio, timed;
     struct sl_option_list words;
 };
 
@@ -28,6 +28,7 @@ static const struct sl_option options[] = {
     {"ratio", 0, SL_OPTION_FLOAT, NULL, "R", "ratio", SL_FIELD(config, ratio), 0, 1, SL_GIVEN(config, has_ratio)},
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "print JSON", SL_FIELD(config, json), 0, 0},
     {"word", 'w', SL_OPTION_LIST, NULL, "TEXT", "a word, several times", SL_FIELD(config, words), 0, 0},
+    {"timed", 0, SL_OPTION_FLAG, NULL, NULL, "print times", SL_FIELD(config, timed), 0, 0},
 };
 static const struct sl_program program = {
     .name = "test", .usage = "[options] FILE", .summary = "A test.", SL_OPTIONS(options)};
@@ -164,6 +165,8 @@ static void test_config_refuses_what_it_does_not_know(void **state) {
     assert_refused(PARSE("--colour"), "unknown option --colour; see", "test --help");
     assert_refused(PARSE("--aren-size=4M"), "unknown option --aren-size=4M", "did you mean --arena-size;");
     assert_refused(PARSE("--wrod", "x"), "unknown option --wrod", "did you mean --word;");
+    assert_refused(PARSE("--tim", "2s"), "--tim may be --timeout or --timed; see", "test --help");
+    assert_refused(PARSE("--tim=2s"), "--tim=2s may be --timeout or --timed; see", "test --help");
     assert_refused(PARSE("--an-option-longer-than-any-that-there-is"), "--an-option-longer-than-any-that-there-is; see",
                    "");
     assert_refused(PARSE("-jx"), "unknown option", "-x");
