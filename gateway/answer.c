@@ -2,10 +2,12 @@
 #include "gateway/answer.h"
 
 #include <inttypes.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 
 #include "base/array.h"
@@ -20,6 +22,7 @@ enum {
     BUFFER_BYTES = 256 << 10, // limit of text that waits for its reader
     BODY_BYTES = 256 << 10,   // limit of an import's body that waits for the coordinator
     GONE_MS = 100,            // between checks whether the client has left
+    LOOK_MS = 50,             // between checks whether a slow client reads
     LATE_MS = 10000, // the job has a deadline; after this additional time we stop waiting for the report of its end
 };
 
@@ -62,17 +65,35 @@ static void resume(struct sl_http_answer *answer) {
     }
 }
 
-// Waits for room for n more bytes, while too much is buffered, but with a time limit. False: the client reads nothing.
-// Mutex held.
+// Returns the bytes that wait for the client, in the buffer and in the socket: fewer than before mean that it reads, even
+// while the socket takes no more from the daemon. Mutex held.
+static size_t count_untaken(const struct sl_http_answer *answer) {
+    int in_socket = 0;
+    return ioctl(answer->fd, SIOCOUTQ, &in_socket) == 0 ? answer->n_text - answer->n_taken + (size_t)in_socket
+                                                        : answer->n_text - answer->n_taken;
+}
+
+static bool has_room(const struct sl_http_answer *answer, size_t n) {
+    return answer->n_text == answer->n_taken || answer->n_text - answer->n_taken + n <= BUFFER_BYTES;
+}
+
+// Waits for room for n more bytes, while too much is buffered; a piece of a file may need long. False: the client has
+// read nothing for its time. Mutex held.
 static bool wait_for_room(struct sl_http_answer *answer, size_t n) {
     int64_t deadline_ns = sl_deadline_in_ms(answer->config.reader_ms);
-    while (answer->fd >= 0 && !answer->stopped && answer->n_text > answer->n_taken &&
-           answer->n_text - answer->n_taken + n > BUFFER_BYTES) {
-        if (sl_cond_wait_until(&answer->taken, &answer->mutex, deadline_ns) == SL_ERR_DEADLINE) {
+    size_t least = SIZE_MAX;
+    while (answer->fd >= 0 && !answer->stopped && !has_room(answer, n)) {
+        size_t untaken = count_untaken(answer);
+        if (untaken < least) {
+            least = untaken;
+            deadline_ns = sl_deadline_in_ms(answer->config.reader_ms);
+        } else if (sl_deadline_left_ms(deadline_ns) == 0) {
             sl_log_warn("gateway", "job=%s: the client has taken nothing for %lld ms", answer->job_id,
                         (long long)answer->config.reader_ms);
             return false;
         }
+        int64_t look_ns = sl_deadline_in_ms(LOOK_MS);
+        (void)sl_cond_wait_until(&answer->taken, &answer->mutex, look_ns < deadline_ns ? look_ns : deadline_ns);
     }
     return answer->fd >= 0;
 }

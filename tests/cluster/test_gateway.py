@@ -526,6 +526,25 @@ def test_a_client_that_does_not_read_is_left():
             eventually(lambda: running_jobs(cluster) == 0, 60, "its job is cancelled")
 
 
+def test_a_client_that_reads_slowly_gets_its_file():
+    with Cluster(args=["--arena", "128M"]) as cluster, Gateway(cluster, "--reader-timeout", f"{SLOW}s") as gateway:
+        with open("LICENSE", encoding="utf-8") as file:
+            status, reply = gateway.post("/v1/documents", {"name": "license", "text": file.read(), "recipe": "full"})
+        assert status == 200 and reply["capsule_bytes"] > 8 << 20, reply
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            slow.settimeout(20 * SLOW)
+            slow.connect((gateway.host, gateway.port))
+            slow.sendall(b"GET /v1/documents/license/export HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            n_bytes = 0
+            while n_bytes < 5 << 18:  # the first piece of 1 MiB alone takes it 3 s
+                received = len(slow.recv(32768))
+                assert received > 0, f"{n_bytes} bytes: {gateway.errors()}"
+                n_bytes += received
+                time.sleep(0.1)
+        assert "has taken nothing" not in gateway.errors(), gateway.errors()
+
+
 def test_pings_and_failures_in_the_middle():
     asked = {**ANSWER, "max_tokens": 4000, "ignore_eos": True, "stop": None}
     with Cluster(kvstore=0, coordinator_args=["--retries", "0", "--worker-wait", "2300ms"]) as cluster, Gateway(cluster, "--ping", "100ms") as gateway:
