@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/cluster_etcd.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <ftw.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "base/close.h"
+#include "base/held_port.h"
 
 static enum sl_status find_program(char path[PATH_MAX], struct sl_error *err) {
     return sl_child_find("etcd", path)
@@ -20,24 +16,13 @@ static enum sl_status find_program(char path[PATH_MAX], struct sl_error *err) {
                          "(Debian's etcd-server)");
 }
 
-// Finds ports that are free at this moment.
-static enum sl_status find_ports(int ports[2], struct sl_error *err) {
-    int fds[2] = {-1, -1};
-    enum sl_status status = SL_OK;
-    for (int i = 0; i < 2 && status == SL_OK; i++) {
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t n = sizeof address;
-        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fds[i] < 0 || bind(fds[i], (struct sockaddr *)&address, n) != 0 ||
-            getsockname(fds[i], (struct sockaddr *)&address, &n) != 0) {
-            status = sl_fail(err, SL_ERR_IO, "no port for etcd: %s", strerror(errno));
-        }
-        ports[i] = ntohs(address.sin_port);
-    }
+static enum sl_status hold_ports(struct sl_cluster_etcd *etcd, int ports[2], struct sl_error *err) {
     for (int i = 0; i < 2; i++) {
-        sl_close(fds[i]);
+        int fd = sl_hold_port(&ports[i]);
+        SL_FAIL_IF(fd < 0, err, SL_ERR_IO, "no port for etcd: %s", strerror(errno));
+        etcd->held[etcd->n_held++] = fd;
     }
-    return status;
+    return SL_OK;
 }
 
 static enum sl_status make_folder(const char *folder, struct sl_cluster_etcd *etcd, struct sl_error *err) {
@@ -57,8 +42,9 @@ enum sl_status sl_cluster_etcd_start(const char *folder, struct sl_cluster_etcd 
     char program[PATH_MAX], client[48], peer[48], cluster[64];
     int ports[2] = {0};
     SL_TRY(find_program(program, err));
-    SL_TRY(find_ports(ports, err));
-    SL_TRY(make_folder(folder, etcd_out, err));
+    enum sl_status status = hold_ports(etcd_out, ports, err);
+    SL_THEN(status, make_folder(folder, etcd_out, err));
+    SL_TRY_OR(status, sl_cluster_etcd_cleanup(etcd_out));
     snprintf(etcd_out->servers, sizeof etcd_out->servers, "127.0.0.1:%d", ports[0]);
     snprintf(client, sizeof client, "http://127.0.0.1:%d", ports[0]);
     snprintf(peer, sizeof peer, "http://127.0.0.1:%d", ports[1]);
@@ -102,4 +88,7 @@ void sl_cluster_etcd_cleanup(struct sl_cluster_etcd *etcd) {
         fprintf(stderr, "sluice: %s cannot be removed: %s\n", etcd->folder, strerror(errno));
     }
     etcd->folder[0] = '\0';
+    while (etcd->n_held > 0) {
+        close(etcd->held[--etcd->n_held]);
+    }
 }

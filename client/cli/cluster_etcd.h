@@ -13,6 +13,7 @@ struct sl_cluster_etcd {
     char servers[32];      // "127.0.0.1:PORT", for --etcd
     char folder[PATH_MAX]; // folder of its data; "": none
     bool is_ours;          // temporary: we remove it at the end
+    int held[2], n_held;   // sockets that keep its ports (base/held_port.h)
 };
 
 /*

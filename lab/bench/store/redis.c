@@ -11,24 +11,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/close.h"
+#include "base/held_port.h"
 
 #define START_MS 10000
 #define STOP_MS  3000
 #define CALL_S   30
-
-// Returns a port that was free, or 0.
-static int free_port(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = 0;
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, bytes) == 0 &&
-        getsockname(fd, (struct sockaddr *)&address, &bytes) == 0) {
-        port = ntohs(address.sin_port);
-    }
-    sl_close(fd);
-    return port;
-}
 
 enum sl_status sl_redis_start(struct sl_redis *redis, struct sl_error *err) {
     char path[PATH_MAX], port[16];
@@ -39,7 +26,9 @@ enum sl_status sl_redis_start(struct sl_redis *redis, struct sl_error *err) {
     SL_FAIL_OR(!mkdtemp(redis->folder), redis->folder[0] = '\0', err, SL_ERR_IO,
                "no folder in /tmp for redis-server's socket: %m");
     snprintf(redis->socket, sizeof redis->socket, "%s/socket", redis->folder);
-    redis->port = free_port();
+    redis->held = sl_hold_port(&redis->port);
+    SL_FAIL_OR(redis->held < 0, rmdir(redis->folder);
+               redis->folder[0] = '\0', err, SL_ERR_IO, "no port for redis-server: %m");
     snprintf(port, sizeof port, "%d", redis->port);
     char *argv[] = {path, "--port",       port, "--bind",    "127.0.0.1", "--unixsocket", redis->socket, "--save",
                     "",   "--appendonly", "no", "--logfile", "/dev/null", "--dir",        redis->folder, NULL};
@@ -64,6 +53,7 @@ void sl_redis_stop(struct sl_redis *redis) {
     unlink(redis->socket);
     rmdir(redis->folder);
     redis->folder[0] = '\0';
+    close(redis->held);
 }
 
 enum sl_status sl_redis_connect(const struct sl_redis *redis, bool over_tcp, int *fd_out, struct sl_error *err) {

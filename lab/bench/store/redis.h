@@ -10,7 +10,7 @@
 struct sl_redis {
     struct sl_child child;
     char folder[64], socket[96];
-    int port;
+    int port, held; // held: a socket that keeps the port (base/held_port.h)
 };
 
 // Starts the server without persistence; forks, so call it before this process has threads. SL_ERR_NOT_FOUND: no
