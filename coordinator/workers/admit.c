@@ -11,6 +11,9 @@
 #include "coordinator/workers/admit_internal.h"
 #include "engine/compress/plan/plan.h"
 
+// What a tenant that comes anew may have had less of the readers than others: they wait for it as long
+#define CREDIT_NS (SL_NS_PER_S / 5)
+
 // ---- arithmetic -------------------------------------------------------------------------------------------------
 
 enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
@@ -95,14 +98,28 @@ static int n_running_of(const struct sl_queue_place *place) {
     return place->tenant != NULL ? place->tenant->n_running : 0;
 }
 
+// Returns how long readers have had prompts of the tenant.
+static int64_t read_ns(const struct sl_admission *admission, const struct sl_tenant *tenant) {
+    return tenant->read_ns + tenant->n_reading * admission->now_ns;
+}
+
+// Returns whether the readers have no time for another prompt of the tenant: it has one for each, or each has one, and of a tenant that had
+// less of their time. A worker reads one after the other, so more would gain little, and the other's prompt would wait for them.
+static bool has_read_enough(const struct sl_admission *admission, const struct sl_tenant *tenant) {
+    bool is_enough = tenant->n_reading > 0 && tenant->n_reading >= admission->n_readers;
+    for (const struct sl_tenant *at = admission->reading;
+         admission->n_reading >= admission->n_readers && at != NULL && !is_enough; at = at->next_reading) {
+        is_enough = read_ns(admission, at) < read_ns(admission, tenant);
+    }
+    return is_enough;
+}
+
 // Returns whether another tenant asks while the place's tenant has half of the places for jobs, or would have more than half of the
-// memory, or, if the job needs its prompt read, has as many prompts with readers as there are readers: such a worker reads one after the
-// other, so more would gain little, and the other's prompt would wait for them. A tenant that has nothing is never held. Called under the
-// lock.
+// memory, or, if the job needs its prompt read, has had its part of the readers. Called under the lock.
 static bool is_held(const struct sl_admission *admission, const struct sl_queue_place *place) {
     const struct sl_tenant *tenant = place->tenant;
     return tenant != NULL && sl_askers_has_other(&admission->askers, tenant, admission->now_ns) &&
-           ((place->reads && tenant->n_reading > 0 && tenant->n_reading >= admission->n_readers) ||
+           ((place->reads && has_read_enough(admission, tenant)) ||
             (tenant->n_running > 0 && (tenant->n_running >= (admission->n_places + 1) / 2 ||
                                        tenant->running_bytes + place->bytes > admission->n_bytes / 2)));
 }
@@ -120,7 +137,8 @@ static bool goes_before(const struct sl_admission *admission, const struct sl_qu
 static void choose_first(struct sl_admission *admission) {
     admission->first = NULL;
     for (struct sl_queue_place *at = admission->line.next, *first = NULL;
-         at != &admission->line && (first == NULL || n_running_of(first) > 0); at = at->next) {
+         at != &admission->line && (first == NULL || n_running_of(first) > 0 || is_held(admission, first));
+         at = at->next) {
         if (!at->lacks_worker && (first == NULL || goes_before(admission, at, first))) {
             admission->first = first = at;
         }
@@ -165,10 +183,39 @@ static void count_running(struct sl_admission *admission, struct sl_queue_place 
     }
 }
 
-// Counts a claimed job as read by a worker, until give_back_prefill().
-static void count_reading(const struct sl_claim *claim, int n) {
-    if (claim->prefill != NULL && claim->place->tenant != NULL) {
-        claim->place->tenant->n_reading += n;
+// Counts a claimed job as read by a worker, until give_back_prefill(). n: 1 or -1.
+static void count_reading(struct sl_admission *admission, const struct sl_claim *claim, int n) {
+    if (claim->prefill == NULL) {
+        return;
+    }
+    struct sl_tenant *tenant = claim->place->tenant;
+    admission->now_ns = sl_now_ns();
+    admission->n_reading += n;
+    if (tenant == NULL) {
+        return;
+    }
+    const int64_t had_ns = read_ns(admission, tenant);
+    admission->most_read_ns = had_ns > admission->most_read_ns ? had_ns : admission->most_read_ns;
+    if (n > 0 && tenant->n_reading == 0) {
+        tenant->next_reading = admission->reading;
+        admission->reading = tenant;
+    }
+    tenant->n_reading += n;
+    tenant->read_ns -= n * admission->now_ns;
+    if (tenant->n_reading == 0) {
+        struct sl_tenant **at = &admission->reading;
+        while (*at != tenant) {
+            at = &(*at)->next_reading;
+        }
+        *at = tenant->next_reading;
+    }
+}
+
+// Takes from a tenant that comes anew what others had of the readers meanwhile. Called under the lock.
+static void limit_credit(const struct sl_admission *admission, struct sl_tenant *tenant) {
+    const int64_t least_ns = admission->most_read_ns - CREDIT_NS;
+    if (tenant->n_queued == 0 && tenant->n_running == 0 && tenant->read_ns < least_ns) {
+        tenant->read_ns = least_ns;
     }
 }
 
@@ -219,6 +266,7 @@ static void enter(struct sl_admission *admission, struct sl_queue_place *place) 
     admission->now_ns = sl_now_ns();
     if (place->tenant != NULL) {
         sl_askers_note(&admission->askers, place->tenant, admission->now_ns);
+        limit_credit(admission, place->tenant);
     }
     line_insert(admission, place);
     choose_first(admission);
@@ -306,6 +354,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
                                 const struct sl_claim_spec *spec, struct sl_claim *claim_out, struct sl_error *err) {
     const struct sl_demand *demand = spec->demand;
     struct sl_claim claim = {.place = place, .demand = *demand};
+    admission->now_ns = sl_now_ns();
     enum sl_status status = demand->n_prefill_tokens > 0 ? sl_choose_places(admission, spec, &claim, err)
                                                          : sl_choose_decode(admission, spec, &claim, err);
     SL_THEN_IF(status, demand->offloaded.n > 0, sl_choose_stores(admission, spec, &claim, err));
@@ -392,7 +441,7 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
     if (status == SL_OK) {
         line_remove(place);
         count_running(admission, place, 1);
-        count_reading(claim_out, 1);
+        count_reading(admission, claim_out, 1);
         if (!place->was_admitted) {
             place->was_admitted = true;
             place->admitted_ns = sl_now_ns();
@@ -415,7 +464,7 @@ struct sl_queue_place *sl_admission_first(struct sl_admission *admission) {
 
 // Called under the lock.
 static void give_back_prefill(struct sl_admission *admission, struct sl_claim *claim) {
-    count_reading(claim, -1);
+    count_reading(admission, claim, -1);
     if (claim->prefill != NULL && claim->is_here) { // the one worker of both
         sl_worker_unclaim_reading(claim->decode, sl_here_need(&claim->demand).staging_bytes, claim->line_tokens);
     } else if (claim->prefill != NULL) {

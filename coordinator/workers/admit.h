@@ -11,6 +11,8 @@
  *                           worker holds up no other: it is passed over until that worker is ready. While another tenant
  *                           asks, a tenant has at most half of the places and, unless one job needs more, of the KV memory,
  *                           and one prompt for each worker that reads, so that others find room and a short line at once.
+ *                           While each of these workers has a prompt, a tenant has none more if one of them is of a tenant
+ *                           that had less of their time.
  *         admitted          the job holds a claim on one worker of each role, or on one of both, until it gives it back
  * Invariants: the sum of the claims on a worker never exceeds its arena; all gauges are 0 when no job lives.
  * Threads: every function from any thread. Lock order: admission, then registry.

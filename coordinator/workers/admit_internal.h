@@ -18,10 +18,13 @@ struct sl_admission {
     struct sl_queue_place *first; // next in turn, though it may be held; NULL: none has its workers
     uint64_t next_ticket;
     struct sl_askers askers;
-    int64_t now_ns;   // of the last request or rebalancing
-    int n_readers;    // workers
-    int64_t n_places; // of jobs that run
-    int64_t n_bytes;  // of decode workers
+    int64_t now_ns;            // of the last request, claim or rebalancing
+    int n_readers;             // workers
+    int n_reading;             // prompts that they have
+    struct sl_tenant *reading; // whose prompts these are
+    int64_t most_read_ns;      // the most that a tenant had when a reading of it began or ended
+    int64_t n_places;          // of jobs that run
+    int64_t n_bytes;           // of decode workers
     struct sl_admission_stats stats;
     double place_interval_ms; // how often a job ends lately: what the retry hint is made of
     int64_t last_end_ns;

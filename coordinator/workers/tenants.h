@@ -28,17 +28,19 @@ struct sl_tenant {
     struct sl_tenants *tenants;
     struct sl_hash_link by_name;
     char name[SL_TENANT_BYTES];
-    uint64_t hash;           // of the name
-    int refs;                // under the table's lock
-    atomic_int n_watchers;   // calls that follow jobs
-    atomic_llong call_bytes; // memory of calls that may last
-    struct sl_totals totals; // since the entry exists: as long as one of its jobs is kept
-    int n_queued, n_running; // jobs, under admission's lock
-    int n_reading;           // of the running ones, those whose prompts are read
-    int64_t running_bytes;   // of decode workers, claimed by the running ones
-    pthread_mutex_t sending; // guards n_sending
-    struct sl_bell sent;     // it was lowered
-    int n_sending;           // turns to send events, see sl_tenant_begin_sending()
+    uint64_t hash;                  // of the name
+    int refs;                       // under the table's lock
+    atomic_int n_watchers;          // calls that follow jobs
+    atomic_llong call_bytes;        // memory of calls that may last
+    struct sl_totals totals;        // since the entry exists: as long as one of its jobs is kept
+    int n_queued, n_running;        // jobs, under admission's lock
+    int n_reading;                  // of the running ones, those whose prompts are read
+    int64_t read_ns;                // how long those of ended readings took, less when the others began
+    struct sl_tenant *next_reading; // of admission's list of tenants whose prompts are read
+    int64_t running_bytes;          // of decode workers, claimed by the running ones
+    pthread_mutex_t sending;        // guards n_sending
+    struct sl_bell sent;            // it was lowered
+    int n_sending;                  // turns to send events, see sl_tenant_begin_sending()
     int n_tokenizing,
         n_turns; // requests, their turns, and the time that they took, under the lock of coordinator/jobs/tokenizing.h
     int64_t tokenizing_ns;

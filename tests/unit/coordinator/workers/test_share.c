@@ -13,8 +13,9 @@
 
 static const struct sl_avoid none;
 
-// The tests' clock: it stands, however slow the machine is.
-static const int64_t now_ns = 5 * SL_NS_PER_S;
+// The tests' clock: it moves when a test moves it, however slow the machine is.
+static const int64_t begin_ns = 5 * SL_NS_PER_S;
+static int64_t now_ns;
 
 int64_t __wrap_sl_now_ns(void);
 int64_t __wrap_sl_now_ns(void) {
@@ -110,6 +111,7 @@ static void join(struct two_tenants *two, char *name, Sluice__V1__WorkerRole rol
 static void set_up(struct two_tenants *two, int max_running, int n_reading, int n_writing) {
     const struct sl_registry_config config = {.model_fingerprint = 1, .heartbeat_ms = 1000};
     *two = (struct two_tenants){0};
+    now_ns = begin_ns;
     assert_int_equal(sl_registry_create(&config, &two->registry, NULL), SL_OK);
     assert_int_equal(sl_affinity_create(100, &two->affinity, NULL), SL_OK);
     assert_int_equal(sl_admission_create(two->registry, two->affinity, max_running, 100, &two->admission, NULL), SL_OK);
@@ -192,9 +194,11 @@ static void test_a_tenant_leaves_places_to_another_that_asks(void **state) {
     }
     assert_false(starts(&two.other)); // there are none left
     end(&two.other);
-    (void)sl_admission_rebalance(two.admission, now_ns + SL_NS_PER_S - 1);
+    now_ns += SL_NS_PER_S - 1;
+    (void)sl_admission_rebalance(two.admission, now_ns);
     assert_int_equal(start_waiting(&two.greedy), 0);
-    (void)sl_admission_rebalance(two.admission, now_ns + SL_NS_PER_S);
+    now_ns += 1;
+    (void)sl_admission_rebalance(two.admission, now_ns);
     assert_int_equal(start_waiting(&two.greedy), 4);
     tear_down(&two);
 }
@@ -219,6 +223,53 @@ static void test_a_tenant_leaves_readers_to_another(void **state) {
     assert_true(starts_to_read(&two.greedy));
     assert_true(starts_to_read(&two.greedy));
     assert_false(starts_to_read(&two.greedy));
+    tear_down(&two);
+}
+
+// Ends the reading of the tenant's last prompt after so many milliseconds.
+static void read_for(struct crowd *crowd, int64_t ms) {
+    now_ns += ms * SL_NS_PER_MS;
+    sl_admission_release_prefill(crowd->admission, &crowd->claims[crowd->n - 1]);
+}
+
+// A prompt does not wait for those of a tenant that has had more of the reader, and these wait for it until that tenant has had less.
+static void test_a_tenant_that_had_less_of_the_readers_is_first(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 100);
+    assert_true(starts_to_read(&two.greedy));
+    read_for(&two.greedy, 30);
+    assert_true(starts_to_read(&two.greedy));
+    assert_true(starts_to_read(&two.other)); // beside it
+    read_for(&two.greedy, 10);
+    assert_false(starts_to_read(&two.greedy)); // has had 40 ms, the other 10
+    now_ns += 29 * SL_NS_PER_MS;
+    assert_int_equal(start_waiting(&two.greedy), 0);
+    now_ns += 2 * SL_NS_PER_MS;
+    assert_int_equal(start_waiting(&two.greedy), 1);
+    read_for(&two.other, 100);
+    assert_true(starts_to_read(&two.greedy));
+    now_ns += 50 * SL_NS_PER_MS;
+    assert_false(starts_to_read(&two.other)); // has had 141 ms and waits, though it runs fewer jobs
+    assert_ptr_equal(sl_admission_first(two.admission), &two.other.places[1]);
+    join(&two, "prefill-1", SLUICE__V1__WORKER_ROLE__PREFILL, 8, false);
+    (void)sl_admission_rebalance(two.admission, now_ns);
+    assert_int_equal(start_waiting(&two.other), 1); // has a reader of its own
+    tear_down(&two);
+}
+
+// While a tenant did not ask, others had the readers. It gets a fifth of a second of that back, not all.
+static void test_a_tenant_that_comes_anew_has_a_limited_credit(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 100);
+    assert_true(starts_to_read(&two.greedy));
+    read_for(&two.greedy, 10000);
+    assert_true(starts_to_read(&two.other));
+    now_ns += 199 * SL_NS_PER_MS;
+    assert_false(starts_to_read(&two.greedy));
+    now_ns += 2 * SL_NS_PER_MS;
+    assert_int_equal(start_waiting(&two.greedy), 1);
     tear_down(&two);
 }
 
@@ -272,12 +323,16 @@ static void test_a_tenant_leaves_memory_to_another_that_asks(void **state) {
     assert_false(starts(&two.greedy));
     assert_true(starts(&two.other)); // at once, though one waits
     end(&two.other);
-    (void)sl_admission_rebalance(two.admission, now_ns + SL_NS_PER_S - 1);
+    now_ns += SL_NS_PER_S - 1;
+    (void)sl_admission_rebalance(two.admission, now_ns);
     assert_int_equal(start_waiting(&two.greedy), 0);
-    (void)sl_admission_rebalance(two.admission, now_ns + SL_NS_PER_S);
+    now_ns += 1;
+    (void)sl_admission_rebalance(two.admission, now_ns);
     assert_int_equal(start_waiting(&two.greedy), 1);
     end(&two.greedy);
     (void)sl_admission_rebalance(two.admission, now_ns);
+    assert_true(starts(&two.other));
+    end(&two.other);
     two.greedy.demand.decode_bytes = 501; // one job may need more
     assert_true(starts(&two.greedy));
     two.greedy.demand.decode_bytes = 1;
@@ -335,6 +390,8 @@ int main(void) {
         cmocka_unit_test(test_askers_are_told_apart),
         cmocka_unit_test(test_a_tenant_leaves_places_to_another_that_asks),
         cmocka_unit_test(test_a_tenant_leaves_readers_to_another),
+        cmocka_unit_test(test_a_tenant_that_had_less_of_the_readers_is_first),
+        cmocka_unit_test(test_a_tenant_that_comes_anew_has_a_limited_credit),
         cmocka_unit_test(test_writing_needs_no_reader),
         cmocka_unit_test(test_a_tenants_share_is_of_full_workers_too),
         cmocka_unit_test(test_a_tenants_share_is_of_the_jobs_that_may_run),
