@@ -105,8 +105,9 @@ struct sl_rpc_server_config {
     const char *listen;                           // "HOST:PORT"; port 0 picks a free one
     const struct sl_rpc_implementation *services; // [n_services]
     size_t n_services;
-    int max_calls;      // concurrent handlers; 0: 256
-    int caller_percent; // of them that one caller with a certificate may have, a tenant or another role's name; 0: all
+    int max_calls; // concurrent handlers; 0: 256
+    int caller_percent; // of them that one caller may have: a tenant or another role's name; without certificates a host, or a connection
+        // of this machine; 0: all
     struct sl_rpc_usage *usage;                   // the caller's, and outlives the server; may be NULL
     int max_message_bytes;                        // bytes of one message; 0: 4 MiB
     int64_t request_bytes;                        // memory for all requests that are being handled; 0: 256 MiB

@@ -190,7 +190,7 @@ struct sl_rpc_calls {      // the call objects of a server: posted or accepted, 
 };
 
 struct sl_rpc_quota {        // limits how many handlers run at once, and the memory of their requests
-    int limit, caller_limit; // of all callers, and of one with a certificate
+    int limit, caller_limit; // of all callers, and of one
     atomic_int n_running, owned[SL_RPC_OWNERS]; // and those of each caller
     struct sl_rpc_usage *usage;                 // NULL: not counted
     struct sl_rpc_budget budget;
@@ -225,7 +225,7 @@ struct sl_rpc_call {
     _Atomic int64_t deadline_ns; // a handler may lower it while gRPC reports the end
     struct sl_identity caller;   // valid once the call is accepted
     size_t owner;                // hash of the caller, below SL_RPC_OWNERS; 0 before it is known
-    uint64_t caller_hash;        // 0: without credentials
+    uint64_t caller_hash;        // 0 before it is known
     struct sl_rpc_account account;
     bool metadata_sent;
     atomic_int refs;                     // held by the thread that handles it and by each pending operation

@@ -81,7 +81,7 @@ static bool enter_quota(struct sl_rpc_call *call, struct sl_error *err) {
     if (quota->usage) {
         atomic_fetch_add(&quota->usage->n_running, 1);
     }
-    if (!is_over && (call->caller_hash == 0 || n_own < quota->caller_limit)) {
+    if (!is_over && n_own < quota->caller_limit) {
         return true;
     }
     if (quota->usage) {
@@ -93,7 +93,9 @@ static bool enter_quota(struct sl_rpc_call *call, struct sl_error *err) {
     } else {
         sl_fail(err, SL_ERR_EXHAUSTED, "%s handles %d calls of %s already, its share; retry in 1000 ms",
                 call->server->address, quota->caller_limit,
-                call->caller.tenant[0] ? call->caller.tenant : call->caller.name);
+                call->caller.tenant[0] ? call->caller.tenant
+                : call->caller.name[0] ? call->caller.name
+                                       : "this client");
     }
     return false;
 }
@@ -211,12 +213,12 @@ static bool identify(struct sl_rpc_call *call) {
     }
     if (server->credentials) {
         call->caller_hash = sl_rpc_caller_hash(&call->caller);
-        call->owner = call->caller_hash / 2 % SL_RPC_OWNERS;
     } else {
         char *peer = grpc_call_get_peer(call->call);
-        call->owner = sl_rpc_owner_of_peer(peer);
+        call->caller_hash = sl_rpc_caller_of_peer(peer);
         gpr_free(peer);
     }
+    call->owner = sl_rpc_owner_of(call->caller_hash);
     return true;
 }
 

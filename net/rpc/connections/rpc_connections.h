@@ -33,10 +33,14 @@ struct sl_rpc_peer {
 bool sl_rpc_peer_read(const char *text, struct sl_rpc_peer *peer_out);
 // Finds the peer that a socket is connected to. False: it has none, or one of another kind.
 bool sl_rpc_peer_of_socket(int fd, struct sl_rpc_peer *peer_out);
-// Returns the number of a caller without a certificate, below SL_RPC_OWNERS: of its connection, by its descriptor or as the peer
-// of a call.
-size_t sl_rpc_owner_of_socket(int fd);
-size_t sl_rpc_owner_of_peer(const char *text);
+// Returns a number that is the same for a caller without a certificate: a host, or a connection of this machine, whose processes
+// have no other name. By the connection's descriptor, or as gRPC writes its peer. Never 0.
+uint64_t sl_rpc_caller_of_socket(int fd);
+uint64_t sl_rpc_caller_of_peer(const char *text);
+// Returns the place of a caller in arrays of SL_RPC_OWNERS.
+static inline size_t sl_rpc_owner_of(uint64_t caller) {
+    return caller / 2 % SL_RPC_OWNERS;
+}
 
 // ---- rpc_accept.c: connections of a server -------------------------------------------------------------------------
 
@@ -58,8 +62,7 @@ bool sl_rpc_resets_of_peer(const char *peer);
 bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n);
 // Returns a number that is the same for all connections of a tenant, or of another role's name. Never 0.
 uint64_t sl_rpc_caller_hash(const struct sl_identity *caller);
-// Notes that a connection of a caller was closed for its calls, and tells whether that was so in the last seconds. 0: a caller
-// without a certificate, for which nothing is noted.
+// Notes that a connection of a caller was closed for its calls, and tells whether that was so in the last seconds. 0: nobody's.
 void sl_rpc_resets_note(uint64_t caller);
 bool sl_rpc_resets_are_recent(uint64_t caller);
 
@@ -78,7 +81,7 @@ struct sl_rpc_streams {               // the open streams of a connection; zeroe
     size_t n, n_closed, cap;
     uint32_t newest;
     size_t owner;     // hash of the caller, below SL_RPC_OWNERS
-    uint64_t caller;  // sl_rpc_caller_hash(); 0: without TLS
+    uint64_t caller;  // sl_rpc_caller_hash(), or sl_rpc_caller_of_socket(); 0: of a server
     bool are_replies; // they were opened by this process, and a server's messages come
     bool has_more;    // it had more open than it might have after a connection of its caller was closed
 };

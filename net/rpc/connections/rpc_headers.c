@@ -77,7 +77,7 @@ struct frames {
 };
 
 // Begins to follow a connection, or not. Lock held.
-static void begin(struct frames *frames, bool is_watched, bool is_client, int port, size_t owner, uint64_t caller) {
+static void begin(struct frames *frames, bool is_watched, bool is_client, int port, uint64_t caller) {
     sl_rpc_streams_end(&frames->streams); // of another connection
     frames->is_watched = is_watched;
     frames->wrong = NULL;
@@ -86,7 +86,7 @@ static void begin(struct frames *frames, bool is_watched, bool is_client, int po
     frames->out = (struct position){.n_skipped = is_client ? PREFACE : 0};
     frames->n_block = frames->data_of = frames->n_owed = 0;
     frames->n_resets = 0;
-    frames->streams.owner = owner;
+    frames->streams.owner = sl_rpc_owner_of(caller);
     frames->streams.caller = caller;
     frames->streams.are_replies = is_client;
 }
@@ -241,7 +241,7 @@ bool sl_rpc_headers_watch(int fd, bool in_clear, int port) {
         return !in_clear;
     }
     SL_LOCKED(&find(fd)->mutex);
-    begin(find(fd), in_clear, false, port, sl_rpc_owner_of_socket(fd), 0);
+    begin(find(fd), in_clear, false, port, sl_rpc_caller_of_socket(fd));
     return true;
 }
 
@@ -258,7 +258,7 @@ static void watch_client(int fd) {
     }
     SL_LOCKED(&find(fd)->mutex);
     if (!find(fd)->is_watched) { // else a server's
-        begin(find(fd), true, true, sl_rpc_local_port(fd), 0, 0);
+        begin(find(fd), true, true, sl_rpc_local_port(fd), 0);
     }
 }
 
@@ -408,8 +408,7 @@ static struct frames *frames_of(SSL *ssl) {
         return frames;
     }
     pthread_mutex_init(&frames->mutex, NULL);
-    const uint64_t caller = caller_of(ssl);
-    begin(frames, true, !SSL_is_server(ssl), 0, caller / 2 % SL_RPC_OWNERS, caller);
+    begin(frames, true, !SSL_is_server(ssl), 0, caller_of(ssl));
     if (SSL_set_ex_data(ssl, tls_index, frames) != 1) {
         free(frames);
         return NULL;

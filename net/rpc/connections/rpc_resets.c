@@ -11,7 +11,7 @@
  *         of thousands in a second would be accepted, and another ended.
  *         Peers share N_ENTRIES entries by their hash. An entry counts all its peers together, so that a client cannot
  *         escape with two ports in one entry; the peer that crosses the limit loses its connection.
- *         A caller with a certificate whose connection was closed gets connections with fewer streams for CALM_S (rpc_streams.c):
+ *         A caller whose connection was closed gets connections with fewer streams for CALM_S (rpc_streams.c):
  *         else each of them costs the server hundreds of calls, which it accepts and ends, until it is closed too.
  *         gRPC core creates a call for each stream before a server accepts it, and frees it long after the reset. So
  *         rpc_headers.c also counts resets that arrive in the same read as the start of their stream. It does not know the
@@ -43,7 +43,8 @@ static struct {
     struct closed hosts[N_ENTRIES], all;
 } resets = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static atomic_llong closed_ns[N_ENTRIES]; // when a connection of a caller was last closed, by the caller's hash, which is odd
+static atomic_llong
+    closed_ns[N_ENTRIES]; // when a connection of a caller was last closed, by the caller's hash, which is odd
 
 uint64_t sl_rpc_caller_hash(const struct sl_identity *caller) {
     const char *name = caller->tenant[0] ? caller->tenant : caller->name;

@@ -15,7 +15,7 @@
  *         closes its connection. Callers with less keep theirs.
  *         A server may announce 4 GiB as well: gRPC would keep them, and then refuse the reply. So the connection of one that
  *         announces more than a reply may have is closed at once.
- *         A caller is a tenant, or another role's name; without TLS each connection is one.
+ *         A caller is a tenant, or another role's name; without TLS a host, or a connection of this machine.
  * Threads: any; one at a time for a connection, under the mutex of its frames.
  */
 #include <pthread.h>

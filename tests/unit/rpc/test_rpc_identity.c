@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "net/rpc/connections/rpc_connections.h"
 #include "tests/certificates.h"
 #include "tests/unit/rpc/echo_service.h"
 
@@ -215,9 +216,8 @@ static struct sl_rpc_channel *channel_of(struct sl_rpc_server *to, const char *w
     return channel;
 }
 
-// A tenant has two of four places for handlers, over however many connections.
-static void test_a_caller_has_its_share_of_the_places(void **state) {
-    (void)state;
+// A caller has two of four places for handlers: a tenant over however many connections, and without certificates a connection.
+static void check_shares(const struct sl_rpc_credentials *own, const char *name) {
     enum { CALLERS = 3, SHARE = 2, WAIT_MS = 20000 };
     struct sl_rpc_usage usage = {0};
     const struct sl_rpc_server_config config = {.listen = "127.0.0.1:0",
@@ -226,16 +226,24 @@ static void test_a_caller_has_its_share_of_the_places(void **state) {
                                                 .max_calls = 2 * SHARE,
                                                 .caller_percent = 50,
                                                 .usage = &usage,
-                                                .credentials = ours};
+                                                .credentials = own};
     struct sl_rpc_server *shared = NULL;
     struct sl_error err = {0};
-    struct sl_rpc_credentials *credentials[CALLERS];
+    struct sl_rpc_credentials *credentials[CALLERS] = {NULL};
     struct sl_rpc_channel *channels[CALLERS];
     struct sl_rpc_stream *waiting[SHARE];
+    char wanted[100];
+    snprintf(wanted, sizeof wanted, "handles 2 calls of %s already, its share; retry in 1000 ms", name);
     static const char *const who[CALLERS] = {"client-acme-alice", "client-acme-alice", "operator-o"};
     assert_int_equal(sl_rpc_server_start(&config, &shared, &err), SL_OK);
     for (int i = 0; i < CALLERS; i++) {
-        channels[i] = channel_of(shared, who[i], &credentials[i]);
+        if (own) {
+            channels[i] = channel_of(shared, who[i], &credentials[i]);
+        } else {
+            assert_int_equal((i < 2 ? sl_rpc_channel_create : sl_rpc_channel_create_alone)(
+                                 sl_rpc_server_address(shared), NULL, SL_ROLE_ANY, &channels[i], &err),
+                             SL_OK);
+        }
     }
     Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
     request.job_id = "wait";
@@ -251,7 +259,7 @@ static void test_a_caller_has_its_share_of_the_places(void **state) {
         const enum sl_status status =
             sl_rpc_unary(channels[i], &echo_get, &request.base, sl_deadline_in_ms(WAIT_MS), NULL, NULL, &err);
         assert_int_equal(status, i < 2 ? SL_ERR_EXHAUSTED : SL_OK);
-        assert_true(i == 2 || strstr(err.text, "handles 2 calls of acme already, its share; retry in 1000 ms"));
+        assert_true(i == 2 || strstr(err.text, wanted));
     }
     assert_int_equal(atomic_load(&usage.n_running), SHARE);
     assert_int_equal(atomic_load(&usage.n_over_share), 2);
@@ -267,6 +275,30 @@ static void test_a_caller_has_its_share_of_the_places(void **state) {
         sl_rpc_credentials_destroy(&credentials[i]);
     }
     sl_rpc_server_stop(&shared, 0);
+}
+
+static void test_a_caller_has_its_share_of_the_places(void **state) {
+    (void)state;
+    check_shares(ours, "acme");
+}
+
+static void test_a_connection_without_a_certificate_has_its_share(void **state) {
+    (void)state;
+    check_shares(NULL, "this client");
+}
+
+// Without certificates a host is one caller; processes of this machine are told apart by their connections.
+static void test_callers_without_certificates(void **state) {
+    (void)state;
+    const uint64_t caller = sl_rpc_caller_of_peer("ipv4:10.1.2.3:1000");
+    assert_int_equal(sl_rpc_caller_of_peer("ipv4:10.1.2.3:2000"), caller);
+    assert_int_not_equal(sl_rpc_caller_of_peer("ipv4:10.1.2.4:1000"), caller);
+    assert_int_equal(sl_rpc_caller_of_peer("ipv6:%5B2001:db8::1%5D:1"),
+                     sl_rpc_caller_of_peer("ipv6:%5B2001:db8::1%5D:2"));
+    assert_int_not_equal(sl_rpc_caller_of_peer("ipv4:127.0.0.1:1"), sl_rpc_caller_of_peer("ipv4:127.0.0.1:2"));
+    assert_int_not_equal(sl_rpc_caller_of_peer("ipv6:%5B::1%5D:1"), sl_rpc_caller_of_peer("ipv6:%5B::1%5D:2"));
+    assert_int_not_equal(sl_rpc_caller_of_peer("unix:socket"), 0);
+    assert_int_not_equal(sl_rpc_caller_of_socket(-1), 0);
 }
 
 // Starts a server whose replies to "long" are too long. pclose() ends it.
@@ -371,6 +403,8 @@ int main(void) {
         cmocka_unit_test(test_endless_headers_over_tls),
         cmocka_unit_test(test_requests_in_part_over_tls),
         cmocka_unit_test(test_a_caller_has_its_share_of_the_places),
+        cmocka_unit_test(test_a_connection_without_a_certificate_has_its_share),
+        cmocka_unit_test(test_callers_without_certificates),
         cmocka_unit_test(test_what_a_server_announces_is_bounded),
         cmocka_unit_test(test_no_credentials_no_other_hosts),
         cmocka_unit_test(test_files_that_are_not_what_they_should_be),

@@ -126,7 +126,7 @@ static void test_after_a_closed_connection_streams_are_fewer(void **state) {
     sl_rpc_streams_end(&two);
     assert_true(sl_rpc_streams_open(&two, 1));
     assert_false(sl_rpc_streams_open(&two, 3));
-    one.caller = 0; // without a certificate nothing is noted
+    one.caller = 0; // of a server nothing is noted
     sl_rpc_resets_note(0);
     assert_true(sl_rpc_streams_open(&one, 5));
 }
