@@ -51,11 +51,15 @@ static enum sl_status append(struct sl_request_parts *parts, const Sluice__V1__G
 
 // Returns whether a later message has fields that only the first message may set.
 static bool says_more_than_its_part(const Sluice__V1__GenerateRequest *part) {
-    return part->recipe[0] || part->sampling || part->n_stop || part->deadline_ms || part->ignore_eos ||
-           part->label[0] || part->estimate_errors || part->no_reuse || part->idempotency_key[0] || part->document[0] ||
-           part->n_documents || part->reread_present_case != SLUICE__V1__GENERATE_REQUEST__REREAD_PRESENT__NOT_SET ||
-           part->resumption ||
-           part->max_new_tokens_present_case != SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT__NOT_SET;
+    Sluice__V1__GenerateRequest prompt = SLUICE__V1__GENERATE_REQUEST__INIT;
+    prompt.base = part->base; // with fields of newer clients, which are ignored
+    prompt.prompt_case = part->prompt_case;
+    if (part->prompt_case == IN_TEXT) {
+        prompt.text = part->text;
+    } else {
+        prompt.tokens = part->tokens;
+    }
+    return protobuf_c_message_get_packed_size(&part->base) > protobuf_c_message_get_packed_size(&prompt.base);
 }
 
 enum sl_status sl_request_parts_add(struct sl_request_parts *parts, Sluice__V1__GenerateRequest *part,
