@@ -11,7 +11,7 @@
 #include "coordinator/workers/admit_internal.h"
 #include "engine/compress/plan/plan.h"
 
-// What a tenant that comes anew may have had less of the readers than others: they wait for it as long
+// How much less of the readers than others a tenant that asks may have had: they wait for it as long
 #define CREDIT_NS (SL_NS_PER_S / 5)
 
 // ---- arithmetic -------------------------------------------------------------------------------------------------
@@ -211,12 +211,10 @@ static void count_reading(struct sl_admission *admission, const struct sl_claim 
     }
 }
 
-// Takes from a tenant that comes anew what others had of the readers meanwhile. Called under the lock.
+// Counts for a tenant that asks what others had of the readers while it did not, but for CREDIT_NS. Called under the lock.
 static void limit_credit(const struct sl_admission *admission, struct sl_tenant *tenant) {
-    const int64_t least_ns = admission->most_read_ns - CREDIT_NS;
-    if (tenant->n_queued == 0 && tenant->n_running == 0 && tenant->read_ns < least_ns) {
-        tenant->read_ns = least_ns;
-    }
+    const int64_t more_ns = admission->most_read_ns - CREDIT_NS - read_ns(admission, tenant);
+    tenant->read_ns += more_ns > 0 ? more_ns : 0;
 }
 
 // Inserts a place in order of tickets: a retry goes where its job came from. Called under the lock.
