@@ -285,6 +285,12 @@ static void test_stale_ticket_is_refused(void **state) {
     sl_fabric_get_stats(pair.to, &stats);
     assert_in_range(stats.stale_refused, 2, 100);
     close_receive_buffer(&successor);
+    // Another sender counts its ships from 1, too: its second one is not told how the successor's ended.
+    struct pair other = {.to = pair.to, .from = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS)};
+    other.source = make_region(other.from, 8 * MIB);
+    expect_end(&other, &stale, SL_ERR_PEER_STALE, 5000);
+    expect_end(&other, &stale, SL_ERR_PEER_STALE, 5000);
+    stop_fabric(&other.from);
     stop_pair(&pair);
 }
 
