@@ -86,6 +86,22 @@ static void test_revocation_is_of_the_one_that_was_taken_back(void **state) {
     sl_revocations_close(&revocations);
 }
 
+// An authority may list what it no longer revokes.
+static void test_revocation_may_be_taken_back(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    char command[300];
+    make("-worker/a");
+    snprintf(command, sizeof command,
+             "sed -i 's/^\\(R\t[^\t]*\t[0-9]*Z\\)/\\1,removeFromCRL/' %s/index.txt && grep -q remove %s/index.txt",
+             folder.path, folder.path);
+    assert_int_equal(system(command), 0);
+    make("-");
+    struct sl_revocations *revocations = open_list();
+    assert_int_equal(check(revocations, "worker-a.pem", &err), SL_OK);
+    sl_revocations_close(&revocations);
+}
+
 static void test_revocation_without_a_list_is_of_nobody(void **state) {
     (void)state;
     struct sl_tls_files none = {.ca = ca, .revoked = ""};
@@ -212,6 +228,7 @@ static void test_revocation_without_memory_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_revocation_is_of_the_one_that_was_taken_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_revocation_may_be_taken_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_without_a_list_is_of_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_follows_its_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_is_by_the_authority_alone, setup, teardown),

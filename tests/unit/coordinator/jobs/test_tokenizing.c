@@ -150,6 +150,27 @@ static void test_a_tenant_leaves_a_turn_to_others(void **state) {
     sl_tokenizing_destroy(&two);
 }
 
+// What a tenant did not use while it asked nothing is not its own: it would have every turn for as long.
+static void test_a_tenant_saves_no_time(void **state) {
+    (void)state;
+    const int64_t used_ns = 20 * SL_NS_PER_MS;
+    struct sl_tenant *loud, *late;
+    struct sl_tokenizing_turn turn, refused;
+    struct sl_error err;
+    assert_int_equal(sl_tenants_take(tenants, "loud", &loud, &err), SL_OK);
+    assert_int_equal(sl_tenants_take(tenants, "late", &late, &err), SL_OK);
+    assert_int_equal(sl_tokenizing_begin(tokenizing, tenants, "loud", SL_NO_DEADLINE, &turn, &err), SL_OK);
+    sl_sleep_ms(used_ns / SL_NS_PER_MS);
+    sl_tokenizing_end(&turn);
+    assert_true(loud->tokenizing_ns >= used_ns);
+    assert_int_equal(sl_tokenizing_begin(tokenizing, tenants, "loud", SL_NO_DEADLINE, &turn, &err), SL_OK);
+    assert_int_equal(sl_tokenizing_begin(tokenizing, tenants, "late", 0, &refused, &err), SL_ERR_DEADLINE);
+    assert_true(late->tokenizing_ns >= used_ns);
+    sl_tokenizing_end(&turn);
+    sl_tenant_give(&loud);
+    sl_tenant_give(&late);
+}
+
 static void test_pauses_change_no_token(void **state) {
     (void)state;
     struct sl_tokenizing_turn turn;
@@ -172,6 +193,7 @@ int main(void) {
         cmocka_unit_test(test_a_deadline_ends_tokenizing),
         cmocka_unit_test(test_a_deadline_ends_waiting),
         cmocka_unit_test(test_a_tenant_leaves_a_turn_to_others),
+        cmocka_unit_test(test_a_tenant_saves_no_time),
         cmocka_unit_test(test_pauses_change_no_token),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
