@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: a port of the loopback interface for a server that is another program, and is told its port before it starts.
- * Design: a socket that is bound but does not listen keeps the port: the kernel gives it to no connection and to nobody who
+ * Design: a socket that is bound but does not listen keeps the port: the kernel gives it to no connection and to no program that
  *         binds port 0. With SO_REUSEADDR on both sides the server can bind it and listen (Linux; etcd and Redis set the option).
  */
 #pragma once

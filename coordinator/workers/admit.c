@@ -11,7 +11,7 @@
 #include "coordinator/workers/admit_internal.h"
 #include "engine/compress/plan/plan.h"
 
-// How much less of the readers than others a tenant that asks may have had: they wait for it as long
+// Limits how much less of the readers than others a tenant that asks may have had: they wait for it as long
 #define CREDIT_NS (SL_NS_PER_S / 5)
 
 // ---- arithmetic -------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ void *fuzz_dlsym(void *handle, const char *name) {
 
 uint64_t sl_rpc_caller_of_socket(int fd) {
     (void)fd;
-    return 0; // nobody's: what one run notes would change the next
+    return 0; // no caller: what one run notes would change the next
 }
 
 int sl_rpc_local_port(int fd) {

@@ -62,7 +62,7 @@ bool sl_rpc_resets_of_peer(const char *peer);
 bool sl_rpc_resets_in_a_read(int64_t *since_ns, int *n);
 // Returns a number that is the same for all connections of a tenant, or of another role's name. Never 0.
 uint64_t sl_rpc_caller_hash(const struct sl_identity *caller);
-// Notes that a connection of a caller was closed for its calls, and tells whether that was so in the last seconds. 0: nobody's.
+// Notes that a connection of a caller was closed for its calls, and tells whether that was so in the last seconds. 0: no caller.
 void sl_rpc_resets_note(uint64_t caller);
 bool sl_rpc_resets_are_recent(uint64_t caller);
 

@@ -150,7 +150,7 @@ static void test_a_tenant_leaves_a_turn_to_others(void **state) {
     sl_tokenizing_destroy(&two);
 }
 
-// What a tenant did not use while it asked nothing is not its own: it would have every turn for as long.
+// Time that a tenant did not use while it asked nothing is not saved: it would have every turn for as long.
 static void test_a_tenant_saves_no_time(void **state) {
     (void)state;
     const int64_t used_ns = 20 * SL_NS_PER_MS;
