@@ -13,7 +13,8 @@
  *
  * Design: a kernel is up to 6 vectors by 4 strips, 24 sums in registers: 4 loads and 6 broadcasts feed 24
  *         multiply-adds, which are the bottleneck. With few vectors (a decode step) memory is: the next page is prefetched
- *         while a page is worked on.
+ *         while a page is worked on, and one tile holds the page's keys until there are weights, then its values. Tiles of
+ *         128 channels fit the first-level cache alone, and not together.
  */
 #pragma once
 
@@ -148,6 +149,14 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
     multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, n);
 }
 
+static void load_values_of(const struct sl_kv *kv, uint32_t page, const char *next, int n_slots, float *tile) {
+    const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
+    if (!values_from_codes(layout, kv->pages[page], next, (size_t)n_slots, tile)) {
+        sl_avx512_fill_values(layout, kv->pages[page], next, n_slots, tile);
+        elements_of_rows(tile, sl_avx2_n_strips(layout->head_dim), SL_PAGE_SLOTS, (size_t)n_slots);
+    }
+}
+
 // Adds one page to the vectors of a block, some at a time, so that their scores stay in the first-level cache. Slots that
 // a vector does not see have weight 0, which does not change its sums.
 static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct sl_attend_scratch *s) {
@@ -158,20 +167,24 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
         return;
     }
     const char *next = sl_kv_next_page(kv, page, page_end);
-    load_keys_of(b->args, b->angles, b->head, page, next, &s->of_page, s->k);
-    if (!values_from_codes(sl_kv_page_layout(kv, page), kv->pages[page], next, (size_t)n_page, s->v)) {
-        sl_avx512_fill_values(sl_kv_page_layout(kv, page), kv->pages[page], next, n_page, s->v);
-        elements_of_rows(s->v, n_strips, SL_PAGE_SLOTS, (size_t)n_page);
+    bool few = end - begin <= NEAR; // they need the keys no more when they need the values
+    float *keys = few ? s->v : s->k;
+    load_keys_of(b->args, b->angles, b->head, page, next, &s->of_page, keys);
+    if (!few) {
+        load_values_of(kv, page, next, n_page, s->v);
     }
     const size_t q_stride = (size_t)d / ROWS_AN_ELEMENT, out_stride = (size_t)n_strips * SL_STRIP;
     for (int v = begin, n; v < end; v += n) {
         n = end - v < NEAR ? end - v : NEAR;
         float *scores = b->kept != NULL ? sl_kv_kept(b, page) + (size_t)v * SL_PAGE_SLOTS : s->scores;
-        score(s->q + (size_t)v * q_stride, s->k, (size_t)d, 0, n, n_page, scores);
+        score(s->q + (size_t)v * q_stride, keys, (size_t)d, 0, n, n_page, scores);
         for (int r = 0, count; r < n; r += count) {
             size_t at = (size_t)r * SL_PAGE_SLOTS;
             count = n - r < TOGETHER ? n - r : TOGETHER;
             softmaxes[count - 1](b, page, v + r, scores + at, s->scores + at, s);
+        }
+        if (few) {
+            load_values_of(kv, page, next, n_page, s->v);
         }
         const struct sl_avx2_product pv = {
             s->scores,  SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS / ROWS_AN_ELEMENT, s->out + (size_t)v * out_stride,
