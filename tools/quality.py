@@ -322,33 +322,36 @@ def check_lost(page, suites_csv, source):
     return complaints, len(said)
 
 
-# later.csv has these too, and variants of one model alone.
-UNLISTED = ("full", "snapkv,budget=0.2", "snapkv,pool=max:31,heads=layer,budget=0.5", "snapkv,pool=max:31,heads=layer,budget=0.2",
-            "kvzip,score=reconstruct_sum,budget=0.47,format=int4", "kvzip,score=reconstruct_sum,budget=0.24,format=int4", "kvzip,budget=0.3,format=int4",
-            "streamingllm,budget=0.5", "d2o,budget=0.5", "random,budget=0.5", "h2o,budget=0.5", "full,format=int8", "full,format=int2",
-            "kvzip,score=reconstruct_sum,budget=0.3,format=int4", "kvzip,budget=0.5", "kvzip,budget=0.5,format=k4v2",
-            "kvzip,budget=0.5,format=int4", "kvzip,budget=0.24,format=int4", "kvzip,budget=0.2,format=int4", "keydiff,budget=0.5",
-            "keydiff,budget=0.5,when=end,scope=sinks:4", "snapkv,pool=max:31,heads=layer,budget=0.5,format=int4")
-LATER = {"smollm2": "SmolLM2-135M", "qwen2.5-coder": "Qwen2.5-Coder-1.5B"}
+# The rows of the page's tables of real models, by when the question comes; later.csv has more.
+LISTED = {"aware": ("full,format=int4", *(f"snapkv,pool=max:31,heads=layer,budget={budget},format=int4" for budget in (0.5, 0.2, 0.1))),
+          "agnostic": ("snapkv,budget=0.5", "full,format=k8v4", *(f"full,format={bits}" for bits in ("int4", "k4v3", "k4v2", "int3")),
+                       *(f"kvzip,{score}heads=pages,budget={budget},format=int4" for budget in (0.56, 0.33)
+                         for score in ("", "score=reconstruct_sum,")), "kvzip,heads=pages,budget=0.2,format=int4")}
+MODELS = {"smollm2": "SmolLM2-135M", "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B", "qwen2.5-coder": "Qwen2.5-Coder-1.5B"}
+
+
+def real(mode):
+    """Returns the lines of the page's table of real models, and the rows behind them by model and recipe."""
+    sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
+    from sluice_eval.documents import table_rows  # needs NumPy
+    rows = [row for row in read("later") if row["mode"] == mode]
+    tables = {model: {row[0]: row for row in table_rows([row for row in rows if row["model"] == model], 1)} for model in MODELS}
+    lines = ["| recipe | " + " | ".join(MODELS.values()) + " |", "|-" * (1 + len(MODELS)) + "|"]
+    for recipe in LISTED[mode]:
+        found = [tables[model].get(recipe) for model in MODELS]
+        lines.append(f"| `{recipe}` | " + " | ".join(f"{row[2]}: {row[4]}, n={row[7].split(' ')[0]}" if row else "" for row in found) + " |")
+    return lines, tables
 
 
 def later():
-    """Returns the lines of the page's table for questions that come later, and what recommend.c says that recipes lose."""
-    sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
-    from sluice_eval.documents import table_rows  # needs NumPy
-    rows = [row for row in read("later") if row["mode"] == "agnostic"]
-    tables = {model: {row[0]: row for row in table_rows([row for row in rows if row["model"] == model], 1)} for model in LATER}
-    recipes = sorted(set(tables["smollm2"]) - set(UNLISTED), key=lambda name: (-float(tables["smollm2"][name][2][:-1]), name))
-    lines = ["| recipe | " + " | ".join(f"{name}: bytes | to full | n" for name in LATER.values()) + " |", "|-|-:|-|-:|-:|-|-:|"]
-    for recipe in recipes:
-        found = [tables[model].get(recipe, [""] * 8) for model in LATER]
-        lines.append(f"| `{recipe}` | " + " | ".join(f"{row[2]} | {row[4]} | {row[7].split(' ')[0]}" for row in found) + " |")
+    """Returns the lines of both tables, and what recommend.c says that recipes lose."""
+    lines, tables = real("agnostic")
     lost = {}
     for recipe, row in tables["smollm2"].items():
         if recipe != "full":
             mean, low, high = (-float(figure) + 0 for figure in re.findall(r"[-+][0-9.]+", row[4]))
             lost[recipe] = f"{mean:.1f} [{high:.1f}, {low:.1f}]"
-    return lines, lost
+    return real("aware")[0] + lines, lost
 
 
 def of_sum():
@@ -358,7 +361,7 @@ def of_sum():
     rows = [row | {"recipe": "full" if row["recipe"] == largest else row["recipe"]} for row in read("later")
             if row["mode"] == "agnostic" and row["recipe"] in (largest, by_sum)]  # the largest weights are what the sum is compared to
     return {name: next(row[4] for row in table_rows([row for row in rows if row["model"] == model], 1) if row[0] == by_sum).rstrip("*")
-            for model, name in LATER.items()}
+            for model, name in MODELS.items() if any(row["model"] == model and row["recipe"] == by_sum for row in rows)}
 
 
 def check_later(page, source):

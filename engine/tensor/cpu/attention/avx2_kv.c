@@ -95,7 +95,7 @@ void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page,
 // --- attend ----------------------------------------------------------------------------------------------------------
 
 // Adds one page to the vectors of a block. Slots that a vector does not see have weight 0, which does not change its
-// sums.
+// sums. One tile holds the keys, and then the values: two of 128 channels do not fit the first-level cache.
 static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct sl_attend_scratch *s) {
     (void)page_end; // nothing is prefetched
     const struct sl_kv *kv = &b->args->heads.kv[b->head];
@@ -104,19 +104,19 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
     if (n_page == 0) {
         return;
     }
-    sl_avx2_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], s->k);
+    sl_avx2_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], s->v);
     if (b->angles != NULL) {
-        sl_avx2_rotate_keys(b->angles, &s->of_page, page, s->k);
+        sl_avx2_rotate_keys(b->angles, &s->of_page, page, s->v);
     }
-    sl_avx2_fill_values(sl_kv_page_layout(kv, page), kv->pages[page], n_page, s->v);
     float *scores = b->kept != NULL ? sl_kv_kept(b, page) : s->scores;
-    const struct sl_avx2_product qk = {s->q, (size_t)d, s->k, (size_t)d, scores, SL_PAGE_SLOTS, NULL};
+    const struct sl_avx2_product qk = {s->q, (size_t)d, s->v, (size_t)d, scores, SL_PAGE_SLOTS, NULL};
     sl_avx2_multiply(&qk, begin, end, (n_page + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
     for (int v = begin; v < end; v++) {
         size_t at = (size_t)v * SL_PAGE_SLOTS;
         sl_avx2_mask(scores + at, sl_slots_in_page(b->first[v], b->end[v], page));
         s->factors[v] = sl_avx2_softmax_add(&s->states[v], scores + at, s->scores + at);
     }
+    sl_avx2_fill_values(sl_kv_page_layout(kv, page), kv->pages[page], n_page, s->v);
     const struct sl_avx2_product pv = {
         s->scores, SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS, s->out, (size_t)n_strips * SL_STRIP, s->factors};
     sl_avx2_multiply(&pv, begin, end, n_strips, 0, (size_t)n_page);
