@@ -5,7 +5,7 @@
     make quality                     takes an hour and a half on two cores; a second run asks only the questions without an answer
     tools/quality.py --samples 1     asks a tenth of the questions and writes their tables to build/quality
     tools/quality.py --rows h2o,...  measures these recipes alone and replaces their rows in docs/quality/suites.csv
-    tools/quality.py --later         prints the table of questions that come later from docs/quality/later.csv
+    tools/quality.py --later         prints the tables of real models from docs/quality/later.csv
     tools/quality.py --papers smollm2  trains heads for a pulled model and asks it what judges the papers' claims (docs/quality/papers.csv), hours
     tools/quality.py --repeat-heads smollm2  trains heads on texts that are repeated, and asks about other texts (docs/quality/repeat-heads.csv), an hour
     tools/quality.py --papers        judges them by papers.csv; writes docs/quality/papers-claims.csv
@@ -324,9 +324,9 @@ def check_lost(page, suites_csv, source):
 
 # The rows of the page's tables of real models, by when the question comes; later.csv has more.
 LISTED = {"aware": ("full,format=int4", *(f"snapkv,pool=max:31,heads=layer,budget={budget},format=int4" for budget in (0.5, 0.2, 0.1))),
-          "agnostic": ("snapkv,budget=0.5", "full,format=k8v4", *(f"full,format={bits}" for bits in ("int4", "k4v3", "k4v2", "int3")),
-                       *(f"kvzip,{score}heads=pages,budget={budget},format=int4" for budget in (0.56, 0.33)
-                         for score in ("", "score=reconstruct_sum,")), "kvzip,heads=pages,budget=0.2,format=int4")}
+          "agnostic": ("snapkv,budget=0.5", *(f"full,format={bits}" for bits in ("int4", "k4v3", "k4v2", "int3")),
+                       *(f"kvzip,{rest},format=int4" for rest in ("heads=pages,budget=0.56", "heads=pages,budget=0.33",
+                                                                  "score=reconstruct_sum,heads=pages,budget=0.33", "heads=pages,budget=0.2")))}
 MODELS = {"smollm2": "SmolLM2-135M", "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B", "qwen2.5-coder": "Qwen2.5-Coder-1.5B"}
 
 
@@ -505,7 +505,7 @@ def main():
     parser.add_argument("--samples", type=int, default=0, help="questions per task and length; 0: as in the plan")
     parser.add_argument("--parts", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--rows", metavar="NAME,...", help="measure only these recipes of the plan")
-    parser.add_argument("--later", action="store_true", help="print the table of questions that come later")
+    parser.add_argument("--later", action="store_true", help="print the tables of real models")
     parser.add_argument("--papers", nargs="?", const="", metavar="MODEL", help="judge the papers' claims on a real model, or ask it")
     parser.add_argument("--repeat-heads", metavar="MODEL", help="train heads on repeated texts, and ask about other texts")
     parser.add_argument("--check", action="store_true", help="compare docs/quality.md with the tables")
