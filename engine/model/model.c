@@ -510,7 +510,7 @@ static enum sl_status load(const struct loading *l, bool shares, struct sl_model
             atomic_store(&l->progress->total_bytes, sl_tensors_bytes(model->tensors));
         }
         if (shares) {
-            sl_model_share_begin(model, l->model_dir, l->weights, l->progress);
+            sl_model_share_begin(model, l->model_dir, l->weights, l->stream, l->progress);
         }
         status = load_all(model, l->model_dir, l->weights, l->stream, l->progress, err);
     }

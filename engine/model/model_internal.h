@@ -46,9 +46,9 @@ struct sl_model {
 // Returns a hash of what a model's fingerprint has of its configuration, begun with `chain`.
 uint64_t sl_model_config_hash(const struct sl_model_config *config, uint64_t chain);
 
-// Opens shared weights for the model, whose tensors are open. If that fails, the log says why, and model->shared is NULL.
+// Opens shared weights for the model, whose tensors are open and which the stream's team packs. If that fails, the log says why, and model->shared is NULL.
 void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl_weight_format weights,
-                          struct sl_model_progress *progress);
+                          struct sl_stream *stream, struct sl_model_progress *progress);
 // Gives the packed weights to other processes. SL_ERR_PEER_STALE: another process's are for other matrices.
 // SL_ERR_INTERNAL: they are lost. If others cannot have them, the log says why.
 enum sl_status sl_model_share_end(const struct sl_model *model, const char *model_dir, struct sl_error *err);

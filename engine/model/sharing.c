@@ -33,7 +33,7 @@ static bool has_small_pages(void) {
 }
 
 void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl_weight_format weights,
-                          struct sl_model_progress *progress) {
+                          struct sl_stream *stream, struct sl_model_progress *progress) {
     uint64_t key = sl_model_config_hash(&model->config, sl_tensors_identity(model->tensors));
     key = sl_hash(model->ops->name, strlen(model->ops->name), key);
     key = sl_mix(key + (uint64_t)weights * SL_GOLDEN);
@@ -42,6 +42,7 @@ void sl_model_share_begin(struct sl_model *model, const char *model_dir, enum sl
         .room_bytes = MOST_GROWTH * sl_tensors_bytes(model->tensors) + SPARE_BYTES,
         .max_matrices = (uint32_t)(model->config.n_layers * SL_N_LAYER_MATRICES + 1),
         .small_pages = has_small_pages(),
+        .team = stream->team,
         .done_out = progress != NULL ? &progress->done_bytes : NULL,
         .stops = progress != NULL ? &progress->stops : NULL,
     };

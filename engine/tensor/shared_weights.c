@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/team.h"
 #include "base/version.h"
 #include "engine/tensor/ops.h"
 #include "engine/tensor/shared_users.h"
@@ -54,6 +55,7 @@ struct sl_shared_weights {
     struct sl_shared_list list;
     int fd;     // the memfd for reading, which other processes open
     int writer; // for writing; -1: ready, or finished
+    struct sl_team *team;
     bool ready;
     bool small;  // the kernel joins no pages here
     bool failed; // taken weights stay here, others get none
@@ -193,24 +195,49 @@ static int make_memfd(uint64_t key) {
     return fd < 0 && errno == EINVAL ? memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
 }
 
+struct joining {
+    char *base;
+    size_t bytes, part_bytes; // whole huge pages
+    _Atomic bool small;       // the kernel joins no pages
+};
+
+// Makes part of the memory, in huge pages if the kernel has them. A failure other than EINVAL is of this moment: some
+// pages stay small.
+static void join_parts(void *arg, int64_t begin, int64_t end, int member) {
+    struct joining *j = arg;
+    (void)member;
+    for (int64_t part = begin; part < end; part++) {
+        size_t first = (size_t)part * j->part_bytes, left = j->bytes - first;
+        size_t bytes = left < j->part_bytes ? left : j->part_bytes;
+        for (size_t at = first; at < first + bytes;
+             at += HUGE_BYTES) { // the kernel joins pages only where it finds one
+            (void)madvise(j->base + at, 4096, MADV_POPULATE_WRITE);
+        }
+        if (madvise(j->base + first, bytes, MADV_COLLAPSE) != 0 && errno == EINVAL) {
+            atomic_store(&j->small, true);
+        }
+    }
+}
+
 /*
- * Adds memory to the memfd up to `end`, in huge pages if the kernel has them. Memory is made here and not when it is
- * first used, where a lack of it would be a signal.
+ * Adds memory to the memfd up to `end`. Memory is made here and not when it is first used, where a lack of it would be a
+ * signal. The kernel clears it meanwhile, which takes longer than packing, so the team divides it.
  */
 static bool add_memory(struct sl_shared_weights *s, size_t end) {
     struct rlimit limit;
     char *base = (char *)s->header;
+    size_t n_pages = (end - s->made) / HUGE_BYTES, threads = (size_t)sl_team_size(s->team);
     if (end > s->room || getrlimit(RLIMIT_FSIZE, &limit) != 0 || end > limit.rlim_cur ||
         ftruncate(s->writer, (off_t)end) != 0 ||
         mmap(base + s->made, end - s->made, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, s->writer,
              (off_t)s->made) == MAP_FAILED) {
         return false;
     }
-    for (size_t at = s->made; at < end; at += HUGE_BYTES) { // the kernel joins pages only where it finds one
-        (void)madvise(base + at, 4096, MADV_POPULATE_WRITE);
-    }
-    // Other failures are of this moment: some pages stay small.
-    s->small = madvise(base + s->made, end - s->made, MADV_COLLAPSE) != 0 && errno == EINVAL;
+    struct joining joining = {.base = base + s->made, .bytes = end - s->made};
+    joining.part_bytes = (n_pages + threads - 1) / threads * HUGE_BYTES;
+    sl_team_run(s->team, (int64_t)((joining.bytes + joining.part_bytes - 1) / joining.part_bytes), 1, join_parts,
+                &joining);
+    s->small = joining.small;
     if (fallocate(s->writer, 0, (off_t)s->made, (off_t)(end - s->made)) == 0) {
         s->made = end;
         return true;
@@ -235,6 +262,7 @@ static enum sl_status create(struct sl_shared_weights *s, const struct sl_shared
                              struct sl_error *err) {
     char path[64];
     uint32_t max = config->max_matrices < MAX_MATRICES ? config->max_matrices : MAX_MATRICES;
+    s->team = config->team;
     s->room = round_up(weights_at(max) + config->room_bytes, HUGE_BYTES);
     s->header = (struct header *)reserve(s->room);
     s->writer = make_memfd(config->key);

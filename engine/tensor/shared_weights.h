@@ -19,7 +19,7 @@
  * Limits: processes must see each other in /proc: the same user and the same PID namespace. A control group is charged
  *         for the pages that it touched first, so the process that packed is charged for all of them. The memory is on
  *         the NUMA node of the process that packed.
- * Threads: one thread opens, takes and finishes. Afterwards the weights are immutable.
+ * Threads: one thread opens, takes and finishes, in no task of the team. Afterwards the weights are immutable.
  */
 #pragma once
 
@@ -37,6 +37,7 @@
 
 struct sl_matrix;
 struct sl_shared_weights;
+struct sl_team;
 
 struct sl_shared_weights_config {
     const char *folder;       // for the list of users; NULL: a folder of this user in /dev/shm
@@ -45,6 +46,7 @@ struct sl_shared_weights_config {
     uint32_t max_matrices;    // that are packed
     int64_t still_ms;         // 0: SL_SHARED_STILL_MS
     bool small_pages;         // share also where the kernel joins no pages of shared memory
+    struct sl_team *team;     // joins pages until the weights are finished; NULL: the calling thread does
     _Atomic size_t *done_out; // gets the progress of another process while it packs; may be NULL
     _Atomic bool *stops;      // true ends the wait with SL_ERR_CANCELLED; may be NULL
 };

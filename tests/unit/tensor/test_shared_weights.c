@@ -28,6 +28,7 @@
 #include "engine/tensor/ops.h"
 #include "engine/tensor/shared_users.h"
 #include "engine/tensor/shared_weights.h"
+#include "base/team.h"
 #include "tests/unit/scarce.h"
 #include "tests/unit/slowness.h"
 #include "tests/unit/temp_folder.h"
@@ -503,6 +504,25 @@ static void test_shared_weights_without_a_place_for_the_list(void **state) {
     leave_place(&place);
 }
 
+static void test_shared_weights_are_made_by_a_team(void **state) {
+    (void)state;
+    struct place place;
+    make_place(&place);
+    assert_int_equal(sl_team_create(2, &place.config.team, NULL), SL_OK);
+    struct sl_shared_weights *packer = open_ok(&place);
+    uint64_t n_before = sl_team_tasks_done(place.config.team);
+    char *at = sl_shared_weights_take(packer, &large, 5 * BYTES); // more than was made
+    assert_non_null(at);
+    assert_int_equal(sl_team_tasks_done(place.config.team), n_before + 2);
+    assert_true(at[0] == 0 && memcmp(at, at + 1, 5 * BYTES - 1) == 0);
+    memset(at, FILLED, 5 * BYTES);
+    sl_team_destroy(&place.config.team); // finishing needs none
+    assert_int_equal(sl_shared_weights_finish(packer, NULL), SL_OK);
+    assert_true(is_filled(at, 5 * BYTES));
+    sl_shared_weights_close(&packer);
+    leave_place(&place);
+}
+
 static void test_shared_weights_want_huge_pages(void **state) {
     (void)state;
     struct place place;
@@ -554,6 +574,7 @@ int main(void) {
         cmocka_unit_test(test_shared_weights_of_other_matrices_are_stale),
         cmocka_unit_test(test_shared_weights_without_memory),
         cmocka_unit_test(test_shared_weights_without_heap),
+        cmocka_unit_test(test_shared_weights_are_made_by_a_team),
         cmocka_unit_test(test_shared_weights_want_huge_pages),
         cmocka_unit_test(test_shared_weights_without_a_place_for_the_list),
     };
