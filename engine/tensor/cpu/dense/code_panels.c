@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "engine/tensor/cpu/simd/unroll.h"
 #include "engine/tensor/shared_weights.h"
 #include "engine/tensor/weights.h"
 
@@ -65,6 +66,7 @@ static void or_word(unsigned char *at, uint32_t word) {
 // low four bits share a word.
 INLINE void put_codes(enum sl_dtype dtype, int bits, const unsigned char *block, int first, int c, unsigned char *out) {
     unsigned char *high = out + sl_code_group_bytes(4);
+    SL_UNROLL
     for (int pair = 0; pair < SL_CODE_STEPS / 2; pair++) {
         uint64_t codes = sl_code_eight(dtype, block, first + 8 * pair), low = codes & SL_BITS_OF_EIGHT(4);
         uint32_t words[] = {(uint32_t)codes, (uint32_t)(codes >> 32)}, word = (uint32_t)(low | low >> 28);
@@ -85,8 +87,9 @@ INLINE void put_codes(enum sl_dtype dtype, int bits, const unsigned char *block,
     }
 }
 
-// Writes a block as that of row c into zeroed memory.
-INLINE void put_block(enum sl_dtype dtype, int bits, const unsigned char *block, int c, unsigned char *out) {
+// Writes a block of n_groups groups as that of row c into zeroed memory. Unrolled, every code has a constant place.
+INLINE void put_block(enum sl_dtype dtype, int bits, int n_groups, const unsigned char *block, int c,
+                      unsigned char *out) {
     const struct sl_code_type *type = sl_code_type(dtype);
     struct sl_code_block scales;
     type->read_scales(block, &scales);
@@ -96,7 +99,8 @@ INLINE void put_block(enum sl_dtype dtype, int bits, const unsigned char *block,
     }
     out += 2 * SL_HALF * (type->has_offset ? 2 : 1);
     int shares = type->n_weights > SL_CODE_GROUP ? SL_CODE_GROUP / type->shared : 0; // of a group
-    for (int g = 0; g < type->n_weights / SL_CODE_GROUP; g++) {
+    SL_UNROLL
+    for (int g = 0; g < n_groups; g++) {
         for (int share = g * shares; share < (g + 1) * shares; share++) {
             out[c] = (unsigned char)scales.scales[share];
             if (type->has_offset) {
@@ -117,7 +121,8 @@ struct packing {
     char *data;
 };
 
-INLINE void pack(const struct packing *packing, enum sl_dtype dtype, int bits, int64_t begin, int64_t end) {
+INLINE void pack(const struct packing *packing, enum sl_dtype dtype, int bits, int n_groups, int64_t begin,
+                 int64_t end) {
     const struct sl_code_type *type = sl_code_type(dtype);
     size_t half_bytes = sl_code_half_bytes(type, packing->w->k), block_bytes = sl_code_block_bytes(type);
     int64_t n_blocks = packing->w->k / type->n_weights;
@@ -128,7 +133,7 @@ INLINE void pack(const struct packing *packing, enum sl_dtype dtype, int bits, i
         memset(out, 0, half_bytes); // rows that there are not have a scale of 0
         for (int c = 0; c < SL_HALF && half * SL_HALF + c < packing->part->n; c++) {
             for (int64_t b = 0; b < n_blocks; b++, block += type->bytes) {
-                put_block(dtype, bits, block, c, out + (size_t)b * block_bytes);
+                put_block(dtype, bits, n_groups, block, c, out + (size_t)b * block_bytes);
             }
         }
     }
@@ -138,9 +143,9 @@ static void pack_halves(void *arg, int64_t begin, int64_t end, int member) {
     const struct packing *packing = arg;
     (void)member;
     switch (packing->part->dtype) {
-#define PACK(name, bits, ...)                                                                                          \
+#define PACK(name, bits, shared, has_offset, zero_shift, block)                                                        \
     case SL_##name:                                                                                                    \
-        pack(packing, SL_##name, bits, begin, end);                                                                    \
+        pack(packing, SL_##name, bits, block, begin, end);                                                             \
         break;
         SL_CODE_FORMS(PACK)
 #undef PACK
@@ -172,7 +177,7 @@ INLINE void quantize_as(const struct sl_matrix *w, enum sl_dtype dtype, int bits
             for (int c = 0; c < SL_HALF; c++) {
                 uint16_t scale = sl_panel_quantize(w, half / 2, (int)(half % 2) * SL_HALF + c, g, codes);
                 make_block(dtype, scale, codes, block);
-                put_block(dtype, bits, block, c, out);
+                put_block(dtype, bits, 1, block, c, out);
             }
         }
     }

@@ -6,12 +6,7 @@
 #include <immintrin.h>
 #include <math.h>
 
-// Put this before a loop over registers: it must be unrolled completely, or the array that it indexes goes to memory.
-#if defined(__clang__)
-#define SL_UNROLL _Pragma("unroll")
-#else
-#define SL_UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "engine/tensor/cpu/simd/unroll.h"
 
 // Returns ((0+4)+(2+6)) + ((1+5)+(3+7)): always in this order.
 static inline float sl_avx2_sum(__m256 v) {

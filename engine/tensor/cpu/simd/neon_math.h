@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: functions that several NEON kernels need: exp, and a macro that unrolls. Include only from files built for
-//         AArch64.
+// Purpose: exp for several NEON kernels. Include only from files built for AArch64.
 #pragma once
 
 #include <arm_neon.h>
 #include <math.h>
 
-// Put this before a loop over registers: it must be unrolled completely, or the array that it indexes goes to memory.
-#if defined(__clang__)
-#define SL_UNROLL _Pragma("unroll")
-#else
-#define SL_UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "engine/tensor/cpu/simd/unroll.h"
 
 /*
  * Returns exp(x) = 2^n exp(f), n = round(x / ln 2), f = x - n ln 2 in two parts, |f| <= ln 2 / 2; a polynomial of
