@@ -210,7 +210,7 @@ static enum sl_status measure_layers(struct exporting *exporting, struct sl_erro
         sl_rpc_stream_close(&exporting->store);
         if (status == SL_OK) {
             end = head.begin + head.n_slots;
-            exporting->head.layers_bytes += (int64_t)(sizeof head + head.body_bytes);
+            exporting->head.layers_bytes += sl_exported_segment_bytes((int64_t)head.body_bytes);
         }
     }
     exporting->store = capsule;
@@ -240,6 +240,7 @@ static enum sl_status begin_file(struct exporting *exporting, struct sl_error *e
     return status;
 }
 
+// Sends the body of the capsule, or the pages of a segment.
 static enum sl_status send_body(struct exporting *exporting, struct sl_error *err) {
     enum sl_status status = SL_OK;
     while (exporting->body_left > 0 && status == SL_OK) {
@@ -257,7 +258,7 @@ static enum sl_status send_body(struct exporting *exporting, struct sl_error *er
         }
         sluice__v1__capsule_piece__free_unpacked(piece, NULL);
     }
-    return status;
+    return status == SL_OK ? sl_exported_end_part(&exporting->writer, err) : status;
 }
 
 // Sends the segments of the offloaded layers, without the key that each has in this cluster.
@@ -267,16 +268,17 @@ static enum sl_status send_layers(struct exporting *exporting, struct sl_error *
         struct sl_kv_segment_head head;
         sl_rpc_stream_close(&exporting->store);
         SL_TRY(begin_segment(exporting, i, end, &head, err));
-        left -= (int64_t)(sizeof head + head.body_bytes);
+        left -= sl_exported_segment_bytes((int64_t)head.body_bytes);
         SL_FAIL_IF(left < 0, err, SL_ERR_PEER_LOST, "the offloaded layers of %s change now: try again",
                    exporting->document->name);
         end = head.begin + head.n_slots;
         memset(&head.prefix_hash, 0, sizeof head.prefix_hash);
         SL_TRY(sl_exported_write(&exporting->writer, &head, sizeof head, err));
+        SL_TRY(sl_exported_end_part(&exporting->writer, err));
         exporting->body_left = (int64_t)head.body_bytes;
         SL_TRY(send_body(exporting, err));
     }
-    return exporting->head.layers_bytes > 0 ? sl_exported_end_part(&exporting->writer, err) : SL_OK;
+    return SL_OK;
 }
 
 static enum sl_status check_document(const struct exporting *exporting, struct sl_error *err) {
@@ -298,7 +300,6 @@ static enum sl_status send_document(struct exporting *exporting, struct sl_error
     SL_TRY(sl_exported_writer_init(&exporting->writer, send_bytes, exporting, err));
     SL_TRY(begin_file(exporting, err));
     SL_TRY(send_body(exporting, err));
-    SL_TRY(sl_exported_end_part(&exporting->writer, err));
     return send_layers(exporting, err);
 }
 

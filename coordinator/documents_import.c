@@ -5,13 +5,16 @@
  * In order: read the file up to the capsule's body, and check it against this cluster: version, model, recipe, text and
  * tokens, and the size that this model's capsule has; enter the registry, which refuses what is too much, and tell the
  * stores the key; pass the body on; say to the store that the capsule is complete, after its digest agreed; pass on the
- * segments of offloaded layers, one by one, each with the key that it has here; write the document to the disk. A failure removes all of it. If the same document is there, the call only checks the file and
- * returns that document.
+ * segments of offloaded layers in the same way, one by one, each with the key that it has here: the store uses a segment as
+ * soon as it is complete, for any prompt of the tenant that begins so; write the document to the disk. A failure removes all
+ * of it. If the same document is there, the call only checks the file and returns that document.
  *
  * Trust: a client can make a file whose digests agree and whose KV is another text's. Its tenant alone asks it: the key has
  * the tenant's salt. So a file is worth as much as the client that imports it (docs/CAPSULE.md).
  */
+#include <assert.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +22,7 @@
 #include "base/fiber/bell.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/lead.h"
+#include "engine/job/job_recipe.h"
 #include "engine/offload/remote_kv/segment_head.h"
 #include "net/document/exported.h"
 #include "proto/methods.h"
@@ -53,12 +57,10 @@ struct importing {
     Sluice__V1__StoreReserveRequest what;
     Sluice__V1__StoreKey key;
     enum { FIRST, BODY, LAST, DONE } next;
+    struct sl_kv_family family;        // of every segment; only if layers are offloaded
     struct sl_kv_segment_head segment; // that is passed on; before: zeros
-    const uint8_t *layer; // [n_layer] of the layers, that were taken from the message, and not yet passed on
-    size_t n_layer;
-    int64_t layers_bytes;  // of the segments, as a store has them
-    int64_t segment_left;  // bytes of its pages that the client still has to send
-    enum sl_status status; // of the client's part: SL_OK, or why the file is refused, with *err
+    int64_t layers_bytes;              // of the segments, as a store has them
+    enum sl_status status;             // of the client's part: SL_OK, or why the file is refused, with *err
     struct sl_error *err;
 };
 
@@ -177,6 +179,17 @@ static enum sl_status read_up_to_body(struct importing *importing, struct sl_err
 
 // ---- the document ---------------------------------------------------------------------------------------------------
 
+// Plans what the segments of its offloaded layers are.
+static enum sl_status plan_layers(struct importing *importing, struct sl_error *err) {
+    const struct sl_document *document = importing->document;
+    const struct sl_model_config *model = &importing->coordinator->model;
+    const struct sl_kv_geometry geometry = sl_model_geometry(model);
+    struct sl_recipe recipe;
+    SL_TRY(sl_job_recipe(document->recipe, model, &recipe, err));
+    return sl_demand_family(&recipe, &geometry, document->capsule_tokens, document->capsule.model_fingerprint,
+                            &importing->family, err);
+}
+
 // Makes the document, and compares it with the one of the file.
 static enum sl_status plan(struct importing *importing, struct sl_error *err) {
     const struct sl_exported_head *head = sl_exported_reader_head(importing->reader);
@@ -192,8 +205,9 @@ static enum sl_status plan(struct importing *importing, struct sl_error *err) {
     enum sl_status status =
         sl_coordinator_plan_document(&importing->memory, &asked, &importing->document, &importing->tokens, err);
     SL_THEN_FAIL_IF(status, (importing->document->n_offloaded_heads > 0) != (head->layers_bytes > 0), err,
-                    SL_ERR_PRECONDITION, "the file has %s offloaded layers, and is of %.200s: add the text instead",
-                    head->layers_bytes > 0 ? "" : "no", head->recipe);
+                    SL_ERR_PRECONDITION, "the file has %soffloaded layers, and is of %.200s: add the text instead",
+                    head->layers_bytes > 0 ? "" : "no ", head->recipe);
+    SL_THEN_IF(status, head->layers_bytes > 0, plan_layers(importing, err));
     uint8_t sha256[SL_SHA256_BYTES];
     SL_THEN(status, sl_sha256(importing->tokens, (size_t)importing->document->n_tokens * sizeof *importing->tokens,
                               sha256, err));
@@ -263,38 +277,15 @@ static enum sl_status announce(struct importing *importing, struct sl_error *err
     return SL_OK;
 }
 
-// Takes at most so many bytes of the offloaded layers, and at least one. SL_ERR_INVALID: there are no more.
-static enum sl_status next_layer_bytes(struct importing *importing, int64_t most, struct sl_exported_slice *slice_out,
-                                       struct sl_error *err) {
-    while (importing->n_layer == 0) {
-        struct sl_exported_slice slice;
-        enum sl_status status = next_slice(importing, &slice, err);
-        SL_FAIL_IF(status == SL_ERR_NOT_FOUND || (status == SL_OK && slice.ends), err, SL_ERR_INVALID,
-                   "file: its offloaded layers end early");
-        SL_TRY(status);
-        importing->layer = slice.bytes;
-        importing->n_layer = slice.n;
-    }
-    size_t n = importing->n_layer < (uint64_t)most ? importing->n_layer : (size_t)most;
-    *slice_out = (struct sl_exported_slice){.part = SL_EXPORTED_LAYERS, .bytes = importing->layer, .n = n};
-    importing->layer += n;
-    importing->n_layer -= n;
-    return SL_OK;
-}
-
 // ---- the body -------------------------------------------------------------------------------------------------------
 
-// Takes the next bytes of the body: to the end of the file, or, before offloaded layers, of the capsule; or of a segment's
-// pages. SL_ERR_NOT_FOUND: there are no more.
+// Takes the next bytes of the capsule's body, or of a segment's pages. SL_ERR_NOT_FOUND: there are no more, and their digest
+// agreed; without offloaded layers, the file has ended as well.
 static enum sl_status next_bytes(struct importing *importing, struct sl_exported_slice *slice_out,
                                  struct sl_error *err) {
     bool has_layers = sl_exported_reader_head(importing->reader)->layers_bytes > 0;
-    if (importing->segment.version == 0) {
-        SL_TRY(next_slice(importing, slice_out, err));
-        return slice_out->ends && has_layers ? SL_ERR_NOT_FOUND : SL_OK;
-    }
-    return importing->segment_left > 0 ? next_layer_bytes(importing, importing->segment_left, slice_out, err)
-                                       : SL_ERR_NOT_FOUND;
+    SL_TRY(next_slice(importing, slice_out, err));
+    return slice_out->ends && has_layers ? SL_ERR_NOT_FOUND : SL_OK;
 }
 
 /*
@@ -326,7 +317,6 @@ static const ProtobufCMessage *next_message(void *arg) {
         importing->piece.is_last = true;
     } else {
         importing->piece.body = (ProtobufCBinaryData){slice.n, (uint8_t *)slice.bytes};
-        importing->segment_left -= importing->segment.version != 0 ? (int64_t)slice.n : 0;
     }
     return &importing->piece.base;
 }
@@ -377,33 +367,29 @@ static enum sl_status next_segment(struct importing *importing, uint32_t i, stru
     struct sl_kv_segment_config config;
     struct sl_hash128 salt;
     uint8_t bytes[sizeof *head];
-    for (size_t n = 0; n < sizeof bytes;) {
-        struct sl_exported_slice slice;
-        SL_TRY(next_layer_bytes(importing, (int64_t)(sizeof bytes - n), &slice, err));
+    struct sl_exported_slice slice = {0};
+    for (size_t n = 0; !slice.ends; n += slice.n) {
+        enum sl_status status = next_slice(importing, &slice, err);
+        SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, SL_ERR_INVALID, "file: its offloaded layers end early");
+        SL_TRY(status);
         memcpy(bytes + n, slice.bytes, slice.n);
-        n += slice.n;
     }
     SL_TRY(sl_kv_segment_head_read(bytes, sizeof bytes, head, &config, err));
-    const struct sl_kv_family *family = &head->family;
-    int head_dim = sl_model_geometry(&importing->coordinator->model).head_dim;
+    SL_TRY(sl_kv_segment_head_follows(head, &importing->family, i, begin, document->capsule_tokens, err));
     importing->layers_bytes += (int64_t)sl_kv_segment_bytes(&config);
-    if (head->index != i || head->begin != begin || head->n_slots > document->capsule_tokens - begin ||
-        family->n_offloaded_heads != document->n_offloaded_heads || family->first_offloaded_head != 0 ||
-        family->scan != (int32_t)document->scan || family->head_dim != head_dim ||
-        importing->layers_bytes > document->offloaded_bytes) {
-        return sl_fail(err, SL_ERR_PRECONDITION,
-                       "segment %" PRIu32 " of the offloaded layers in the file, of tokens [%" PRId64 ", %" PRId64
-                       "), is not the one of this text, model and recipe",
-                       i, head->begin, head->begin + head->n_slots);
-    }
+    SL_FAIL_IF(importing->layers_bytes > document->offloaded_bytes, err, SL_ERR_PRECONDITION,
+               "its offloaded layers are cut into more segments than those of this model and recipe");
     SL_TRY(sl_tenant_salt(&importing->coordinator->salt_secret, document->tenant, &salt, err));
     head->prefix_hash = sl_prefix_hash(&salt, importing->tokens, head->begin + head->n_slots);
-    importing->segment_left = (int64_t)head->body_bytes;
     return SL_OK;
 }
 
 // Passes the segments on; the store has the capsule.
 static enum sl_status store_layers(struct importing *importing, struct sl_worker *store, struct sl_error *err) {
+    static_assert(sizeof importing->segment == SL_EXPORTED_SEGMENT_BYTES &&
+                      offsetof(struct sl_kv_segment_head, body_bytes) ==
+                          SL_EXPORTED_SEGMENT_BYTES - SL_EXPORTED_SEGMENT_SIZE,
+                  "as the reader of files expects it");
     const struct sl_document *document = importing->document;
     const struct sl_capsule_id segments =
         sl_document_segments_id(&document->capsule, document->n_offloaded_heads, (int32_t)document->scan);
@@ -415,15 +401,18 @@ static enum sl_status store_layers(struct importing *importing, struct sl_worker
         status = next_segment(importing, i, err);
         const struct sl_capsule_id id = sl_document_segment_id(&segments, i);
         importing->key.recipe_fingerprint = id.recipe_fingerprint;
-        importing->what.capsule_bytes = importing->segment_left;
+        importing->what.capsule_bytes = (int64_t)importing->segment.body_bytes;
         importing->what.prefixes = (ProtobufCBinaryData){0, NULL};
         importing->header = (uint8_t *)&importing->segment;
         importing->header_bytes = sizeof importing->segment;
         SL_THEN(status, upload(importing, store, err));
         importing->header = capsule_header;
     }
-    SL_THEN_FAIL_IF(status, importing->n_layer > 0, err, SL_ERR_INVALID, "file: bytes follow its offloaded layers");
-    return status == SL_OK ? read_file_rest(importing, err) : status;
+    struct sl_exported_slice slice;
+    SL_TRY(status);
+    status = next_slice(importing, &slice, err);
+    SL_FAIL_IF(status == SL_OK, err, SL_ERR_INVALID, "file: it has more offloaded layers than tokens");
+    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 
 static enum sl_status store_body(struct importing *importing, struct sl_error *err) {

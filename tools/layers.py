@@ -91,7 +91,7 @@ ROWS = {
     "kvstore/disk": "base engine/kvcache engine/offload/remote_kv kvstore/memory",
     "kvstore/capsules": "base kvstore/memory kvstore/disk kvstore/remote_kv",
     "kvstore": "base proto/* engine/kvcache net/fabric net/node kvstore/*",
-    "coordinator/workers": "base base/fiber net/trust proto/* engine/kvcache net/rpc engine/compress/recipe engine/compress/plan engine/offload/remote_kv/offloaded_heads.h",
+    "coordinator/workers": "base base/fiber net/trust proto/* engine/kvcache net/rpc engine/compress/recipe engine/compress/plan engine/offload/remote_kv/offloaded_heads.h engine/offload/remote_kv/segment_head.h",
     "coordinator/jobs": "base base/fiber engine/sampling net/trust proto/* engine/kvcache engine/text/* engine/model engine/compress/recipe coordinator/workers engine/job",
     "coordinator/documents": "base base/fiber net/trust proto/* net/rpc engine/kvcache engine/compress/recipe engine/offload/remote_kv coordinator/election coordinator/workers",
     "coordinator/state": "base proto/* coordinator/jobs engine/job",

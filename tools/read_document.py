@@ -12,6 +12,7 @@ import sys
 
 VERSION = 2  # with the offloaded layers of a document; without, 1
 FIXED = struct.Struct("<8sIIQQQQQII32s32s")
+SEGMENT_BYTES = 88  # of a segment's head, which ends with the bytes of its pages
 CHAT, HAS_TEXT = 1, 2
 BLOCK = 1 << 20
 
@@ -64,18 +65,28 @@ def read(path):
             reader.end("text")
             if hashlib.sha256(text).digest() != text_sha256:
                 raise Refused(1, "damaged or edited: its text is not the one of its head")
-        for n, part in ((header_bytes, "capsule header"), (body_bytes, "capsule body"), (layers_bytes, "offloaded layers")):
-            if n == 0:
-                continue
+        for n, part in ((header_bytes, "capsule header"), (body_bytes, "capsule body")):
             for _ in reader.take(n, part):
                 pass
             reader.end(part)
+        segments, left = 0, layers_bytes
+        while left > 0:
+            head = b"".join(reader.take(SEGMENT_BYTES, "segment head"))
+            reader.end("segment head")
+            pages = int.from_bytes(head[-8:], "little")
+            left -= SEGMENT_BYTES + 32 + pages + 32
+            if pages < 1 or left < 0:
+                raise Refused(1, f"damaged: a segment with {pages} bytes of pages in {layers_bytes} bytes of offloaded layers")
+            for _ in reader.take(pages, "segment pages"):
+                pass
+            reader.end("segment pages")
+            segments += 1
         if file.read(1):
             raise Refused(1, "damaged: bytes follow its end")
     return {"version": version, "model": f"{model:016x}", "recipe": recipe.decode(), "read as": "a user's message" if flags & CHAT else "text",
             "tokens": tokens, "text": f"{text_bytes} bytes" + ("" if text is not None else ", not in the file"), "sha256": text_sha256.hex(),
             "token ids": tokens_sha256.hex(), "capsule header": f"{header_bytes} bytes", "capsule body": f"{body_bytes} bytes",
-            "layers": f"{layers_bytes} bytes"}, text
+            "layers": f"{layers_bytes} bytes, {segments} segments"}, text
 
 
 def main(arguments):

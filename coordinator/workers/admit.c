@@ -49,6 +49,26 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
     return status;
 }
 
+enum sl_status sl_demand_family(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
+                                uint64_t model_fingerprint, struct sl_kv_family *family_out, struct sl_error *err) {
+    assert(sl_recipe_offloads(recipe));
+    struct sl_plan *plan = malloc(sizeof(*plan));
+    SL_FAIL_IF(plan == NULL, err, SL_ERR_EXHAUSTED, "no memory for a plan");
+    enum sl_status status = sl_plan_make(recipe, geometry, n_prompt, 0, plan, err);
+    if (status == SL_OK) {
+        struct sl_offloaded_heads heads;
+        sl_offloaded_heads_init(&heads, &plan->recipe.offload, geometry);
+        *family_out = (struct sl_kv_family){.model_fingerprint = sl_plan_segments_fingerprint(plan, model_fingerprint),
+                                            .n_offloaded_heads = sl_offloaded_heads_count(&heads),
+                                            .head_dim = geometry->head_dim,
+                                            .work = (int32_t)plan->work[heads.layers[0]].format,
+                                            .rows = (int32_t)sl_plan_row_format(plan),
+                                            .scan = (int32_t)sl_plan_scan_format(plan)};
+    }
+    free(plan);
+    return status;
+}
+
 enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
                                    int64_t kept_bytes, int64_t n_new, struct sl_demand *demand_out,
                                    struct sl_error *err) {

@@ -32,6 +32,7 @@
 #include "coordinator/workers/tenants.h"
 #include "engine/compress/recipe/recipe.h"
 #include "engine/offload/remote_kv/offloaded_heads.h"
+#include "engine/offload/remote_kv/segment_head.h"
 
 // The memory that a job needs of the cluster.
 struct sl_demand {
@@ -53,6 +54,11 @@ struct sl_demand {
  */
 enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
                               int64_t max_new_tokens, struct sl_demand *demand_out, struct sl_error *err);
+
+// Computes what all segments of a document's offloaded layers share (engine/offload/remote_kv/segment_head.h); the recipe offloads.
+// model_fingerprint: of the document's capsule.
+enum sl_status sl_demand_family(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
+                                uint64_t model_fingerprint, struct sl_kv_family *family_out, struct sl_error *err);
 
 /*
  * Computes the demand of a turn on its session of kept_bytes: n_new tokens more, while they are not compressed. A turn prefills nothing.

@@ -44,7 +44,7 @@ static enum sl_status take_head(struct reading *reading, struct sl_error *err) {
 
 static enum sl_status take_slice(struct reading *reading, const struct sl_exported_slice *slice, struct sl_error *err) {
     struct sl_inspected *into = reading->into;
-    void *parts[] = {NULL, into->text, into->file.header, reading->body, NULL}; // offloaded layers are not shown
+    void *parts[SL_EXPORTED_END] = {NULL, into->text, into->file.header, reading->body}; // segments are not shown
     if (slice->n > 0 && parts[slice->part] != NULL) {
         memcpy((char *)parts[slice->part] + reading->part_bytes, slice->bytes, slice->n);
     }

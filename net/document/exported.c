@@ -14,9 +14,10 @@
 #define MAX_HEADER_BYTES ((int64_t)4 << 20) // SL_CAPSULE_MAX_HEADER_BYTES
 #define MAX_BODY_BYTES   ((int64_t)1 << 46)
 
-static const char *const part_names[] = {"head", "text", "capsule header", "capsule body", "offloaded layers"};
+static const char *const part_names[] = {"head",         "text",         "capsule header",
+                                         "capsule body", "segment head", "segment pages"};
 
-// Returns the bytes of a part, without its digest; -1: the file does not have it.
+// Returns the bytes of a part before the segments, without its digest; -1: the file does not have it.
 static int64_t part_bytes(const struct sl_exported_head *head, enum sl_exported_part part) {
     switch (part) {
     case SL_EXPORTED_HEAD:
@@ -27,16 +28,18 @@ static int64_t part_bytes(const struct sl_exported_head *head, enum sl_exported_
         return head->header_bytes;
     case SL_EXPORTED_BODY:
         return head->body_bytes;
-    case SL_EXPORTED_LAYERS:
-        return head->layers_bytes > 0 ? head->layers_bytes : -1;
     default:
         return -1;
     }
 }
 
+int64_t sl_exported_segment_bytes(int64_t pages_bytes) {
+    return SL_EXPORTED_SEGMENT_BYTES + SL_SHA256_BYTES + pages_bytes + SL_SHA256_BYTES;
+}
+
 int64_t sl_exported_file_bytes(const struct sl_exported_head *head) {
-    int64_t bytes = 0;
-    for (enum sl_exported_part part = SL_EXPORTED_HEAD; part < SL_EXPORTED_END; part++) {
+    int64_t bytes = head->layers_bytes;
+    for (enum sl_exported_part part = SL_EXPORTED_HEAD; part <= SL_EXPORTED_BODY; part++) {
         int64_t n = part_bytes(head, part);
         bytes += n >= 0 ? n + SL_SHA256_BYTES : 0;
     }
@@ -101,11 +104,12 @@ enum sl_status sl_exported_write_head(struct sl_exported_writer *writer, const s
 struct sl_exported_reader {
     struct sl_sha256 *sha;
     struct sl_exported_head head;
-    uint8_t bytes[SL_EXPORTED_HEAD_BYTES]; // the head, until it is read
+    uint8_t bytes[SL_EXPORTED_HEAD_BYTES]; // the head, or a segment's, until it is read
     uint8_t digest[SL_SHA256_BYTES];
     enum sl_exported_part part;
     int64_t at;       // bytes of the part, and then of its digest, that were taken
     int64_t size;     // of the part; of the head first the fixed bytes
+    int64_t layers;   // bytes of layers_bytes that belong to segments after the current one
     size_t recipe_at; // in the head; 0: the fixed bytes are not read yet
 };
 
@@ -173,9 +177,9 @@ static enum sl_status read_rest(struct sl_exported_reader *reader, struct sl_err
     const uint8_t *recipe = reader->bytes + reader->recipe_at;
     if (reader->recipe_at > FIXED_BYTES) {
         uint64_t layers_bytes = sl_get_bytes(reader->bytes + FIXED_BYTES, LAYERS_BYTES);
-        SL_FAIL_IF(layers_bytes < 1 || layers_bytes > MAX_BODY_BYTES, err, SL_ERR_INVALID,
-                   "damaged: layers of %" PRIu64 " bytes are out of bounds", layers_bytes);
-        reader->head.layers_bytes = (int64_t)layers_bytes;
+        SL_FAIL_IF(layers_bytes < (uint64_t)sl_exported_segment_bytes(1) || layers_bytes > MAX_BODY_BYTES, err,
+                   SL_ERR_INVALID, "damaged: layers of %" PRIu64 " bytes are out of bounds", layers_bytes);
+        reader->head.layers_bytes = reader->layers = (int64_t)layers_bytes;
     }
     for (size_t i = 0; i < n; i++) {
         SL_FAIL_IF(recipe[i] < 0x20 || recipe[i] > 0x7e, err, SL_ERR_INVALID,
@@ -186,6 +190,34 @@ static enum sl_status read_rest(struct sl_exported_reader *reader, struct sl_err
     return SL_OK;
 }
 
+// Reads how many bytes of pages follow a segment's head, whose digest agrees.
+static enum sl_status read_segment(struct sl_exported_reader *reader, struct sl_error *err) {
+    const int64_t most = reader->layers - sl_exported_segment_bytes(0);
+    uint64_t pages =
+        sl_get_bytes(reader->bytes + SL_EXPORTED_SEGMENT_BYTES - SL_EXPORTED_SEGMENT_SIZE, SL_EXPORTED_SEGMENT_SIZE);
+    int64_t left = most - (int64_t)(pages < (uint64_t)most ? pages : (uint64_t)most);
+    SL_FAIL_IF(pages < 1 || pages > (uint64_t)most || (left > 0 && left < sl_exported_segment_bytes(1)), err,
+               SL_ERR_INVALID,
+               "damaged: a segment with %" PRIu64 " bytes of pages in the last %" PRId64 " bytes of offloaded layers",
+               pages, reader->layers);
+    reader->layers = left;
+    reader->size = (int64_t)pages;
+    return SL_OK;
+}
+
+// Goes on to the next part that the file has.
+static void next_part(struct sl_exported_reader *reader) {
+    reader->at = 0;
+    do {
+        reader->part++;
+        reader->size = part_bytes(&reader->head, reader->part);
+    } while (reader->size < 0 && reader->part < SL_EXPORTED_SEGMENT_HEAD);
+    if (reader->part >= SL_EXPORTED_SEGMENT_HEAD) { // after the body, or a segment's pages
+        reader->part = reader->layers > 0 ? SL_EXPORTED_SEGMENT_HEAD : SL_EXPORTED_END;
+        reader->size = SL_EXPORTED_SEGMENT_BYTES;
+    }
+}
+
 // Compares the digest of a part that is complete, and goes on to the next part that the file has.
 static enum sl_status end_part(struct sl_exported_reader *reader, struct sl_exported_slice *slice,
                                struct sl_error *err) {
@@ -193,15 +225,17 @@ static enum sl_status end_part(struct sl_exported_reader *reader, struct sl_expo
     enum sl_status status = sl_sha256_get(reader->sha, digest, err);
     SL_THEN_FAIL_IF(status, memcmp(digest, reader->digest, sizeof digest) != 0, err, SL_ERR_INVALID,
                     "damaged or edited: its %s fails its digest", part_names[reader->part]);
-    SL_THEN(status, reader->part == SL_EXPORTED_HEAD ? read_rest(reader, err) : SL_OK);
+    SL_THEN_IF(status, reader->part == SL_EXPORTED_HEAD, read_rest(reader, err));
+    SL_THEN_IF(status, reader->part == SL_EXPORTED_SEGMENT_HEAD, read_segment(reader, err));
     SL_TRY(status);
     sl_sha256_add(reader->sha, reader->digest, sizeof reader->digest);
     slice->ends = true;
-    reader->at = 0;
-    do {
-        reader->part++;
-        reader->size = part_bytes(&reader->head, reader->part);
-    } while (reader->size < 0 && reader->part < SL_EXPORTED_END);
+    if (reader->part == SL_EXPORTED_SEGMENT_HEAD) {
+        reader->at = 0;
+        reader->part = SL_EXPORTED_SEGMENT_PAGES;
+    } else {
+        next_part(reader);
+    }
     return SL_OK;
 }
 
@@ -216,11 +250,10 @@ enum sl_status sl_exported_reader_take(struct sl_exported_reader *reader, const 
         memcpy(reader->digest + (reader->at - reader->size), *bytes_inout, n);
     } else {
         sl_sha256_add(reader->sha, *bytes_inout, n);
-        if (reader->part == SL_EXPORTED_HEAD) {
+        if (reader->part == SL_EXPORTED_HEAD || reader->part == SL_EXPORTED_SEGMENT_HEAD) {
             memcpy(reader->bytes + reader->at, *bytes_inout, n);
-        } else {
-            slice_out->n = n;
         }
+        slice_out->n = reader->part == SL_EXPORTED_HEAD ? 0 : n;
     }
     *bytes_inout += n;
     *n_inout -= n;

@@ -8,15 +8,15 @@
  *              16  u64 model fingerprint          24  u64 tokens                 32  u64 bytes of the text
  *              40  u64 bytes of the header        48  u64 bytes of the body      56  u32 bytes of the recipe, u32 0
  *              64  SHA-256 of the text            96  SHA-256 of the token ids, i32 each
- *             128  version 2 alone: u64 bytes of the layers
+ *             128  version 2 alone: u64 bytes of the offloaded layers: of all parts after the body, with their digests
  *                  recipe
  *     text         only with flag 2
  *     header       of the capsule, with a prefix hash of zeros: the key of stores stays in its cluster
  *     body         of the capsule (engine/kvcache/capsule.h)
- *     layers       version 2 alone: the segments of offloaded layers, a head (engine/offload/remote_kv/segment_head.h, its
- *                  prefix hash zeros) and the pages of each
+ *     segment head, segment pages, segment head, segment pages, ...     version 2 alone: of the offloaded layers
+ *                  (engine/offload/remote_kv/segment_head.h, its prefix hash zeros)
  *
- * A file without layers is of version 1.
+ * A file without offloaded layers is of version 1.
  *
  * Design: a reader takes bytes in any pieces, keeps only the head, and gives out what it takes part by part.
  * Trust: a file is as untrusted as a message: the reader bounds every size before it is used. Digests find damage, not
@@ -30,25 +30,29 @@
 #include "net/trust/sha256.h"
 
 #define SL_EXPORTED_MAGIC          "SLUICEDC"
-#define SL_EXPORTED_VERSION        2    // with layers; without, 1
+#define SL_EXPORTED_VERSION        2    // with offloaded layers; without, 1
 #define SL_EXPORTED_RECIPE_BYTES   2048 // with the terminating zero: as long as a recipe may be
 #define SL_EXPORTED_HEAD_BYTES     (136 + SL_EXPORTED_RECIPE_BYTES)
 #define SL_EXPORTED_MAX_TEXT_BYTES ((int64_t)4 << 20) // as the message that adds a document
 #define SL_EXPORTED_PIECE_BYTES    ((size_t)1 << 20)  // of a file in one message
+#define SL_EXPORTED_SEGMENT_BYTES                                                                                      \
+    88 // of a segment's head; the u64 of its last SL_EXPORTED_SEGMENT_SIZE bytes: of its pages
+#define SL_EXPORTED_SEGMENT_SIZE 8
 
 enum sl_exported_part {
     SL_EXPORTED_HEAD,
     SL_EXPORTED_TEXT,
     SL_EXPORTED_HEADER,
     SL_EXPORTED_BODY,
-    SL_EXPORTED_LAYERS,
+    SL_EXPORTED_SEGMENT_HEAD,
+    SL_EXPORTED_SEGMENT_PAGES, // then the next segment's head, or the end
     SL_EXPORTED_END
 };
 
 struct sl_exported_head {
     uint64_t model_fingerprint;
     int64_t n_tokens, text_bytes, header_bytes, body_bytes; // text_bytes also if the file has no text
-    int64_t layers_bytes;                                   // 0: no layers are offloaded
+    int64_t layers_bytes;                                   // with digests; 0: no layers are offloaded
     bool chat;                                              // read as a user's message
     bool has_text;
     uint8_t text_sha256[SL_SHA256_BYTES], tokens_sha256[SL_SHA256_BYTES];
@@ -58,6 +62,8 @@ struct sl_exported_head {
 static inline int sl_exported_version(const struct sl_exported_head *head) {
     return head->layers_bytes > 0 ? SL_EXPORTED_VERSION : 1;
 }
+// Returns what a segment with so many bytes of pages takes of head->layers_bytes.
+int64_t sl_exported_segment_bytes(int64_t pages_bytes);
 // Returns the bytes of the whole file.
 int64_t sl_exported_file_bytes(const struct sl_exported_head *head);
 

@@ -7,9 +7,11 @@ import os
 import signal
 import struct
 import tempfile
+import threading
 
 from documents import EXACT, TAILORKV, add, of, names, asking, read_file, restart, reused, sluice
-from harness import Cluster, call, document, documents_pb, eventually, question, run_tests, tokens
+from harness import Cluster, call, document, documents_pb, eventually, question, run_tests, stub, tokens
+import grpc
 
 
 def on_disk(folder):
@@ -128,6 +130,44 @@ def test_a_store_that_dies_while_it_is_copied_loses_no_answer():
         assert reused(made, finished) and tokens(events) == wanted, finished.statistics
 
 
+def segments_of(content):
+    """[(where its head is in a file, bytes of its pages)] of each segment."""
+    at, found = len(content) - struct.unpack_from("<Q", content, 128)[0], []
+    while at < len(content):
+        assert content[at:at + 8] == b"SLUICESG"
+        found.append((at, struct.unpack_from("<Q", content, at + 80)[0]))
+        at += 88 + 32 + found[-1][1] + 32
+    return found
+
+
+def with_head(content, at, offset, value):
+    """The file with other bytes in a segment's head, whose digest agrees."""
+    head = bytearray(content[at:at + 88])
+    head[offset:offset + len(value)] = value
+    return content[:at] + bytes(head) + hashlib.sha256(content[:at] + head).digest() + content[at + 88 + 32:]
+
+
+def refuses_damage_before_the_rest(cluster, content):
+    """A segment is not given to a store, which would use it, before its digest agreed: nothing of the next one has to be sent."""
+    refused, waited = threading.Event(), []
+    (first, _), (second, _) = segments_of(content)[:2]
+    damaged = bytearray(content[:second])
+    damaged[first + 88 + 32] ^= 1
+
+    def pieces():
+        yield documents_pb.ImportDocumentRequest(name="gpl", data=bytes(damaged[:first]))
+        yield documents_pb.ImportDocumentRequest(data=bytes(damaged[first:]))
+        waited.append(refused.wait(20))
+    try:
+        list(stub(cluster.channel.stream_stream, "sluice.v1.Documents.Import")(pieces(), timeout=60))
+        raise AssertionError("a damaged file was taken")
+    except grpc.RpcError as error:
+        refused.set()
+        assert error.code() == grpc.StatusCode.INVALID_ARGUMENT and "segment pages" in error.details(), error
+    eventually(lambda: waited, 10, "the client sent all that it had")
+    assert waited == [True], "the file was refused at its end"
+
+
 def test_a_file_carries_both_parts():
     """Exported, imported on another cluster with another store: the same answer, bit for bit, and nothing of the text is read."""
     with tempfile.TemporaryDirectory(prefix="sluice-layers-") as folder:
@@ -164,14 +204,16 @@ def test_a_file_carries_both_parts():
                 code, _, err = sluice(cluster, "doc", "import", "gpl", damaged)
                 assert code != 0 and said in err, (said, err)
                 assert read_file(damaged)[0] == 1
-            at = len(content) - 32 - struct.unpack("<Q", content[128:136])[0]  # of the first segment's head
-            assert content[at:at + 8] == b"SLUICESG"
-            for offset, value, said in ((8, 2, "version 2"), (12, 1, "is not the one of this text"), (28, 1, "expected"), (56, 0, "out of bounds")):
-                forged = content[:at + offset] + bytes([value]) + b"\0" * 3 + content[at + offset + 4:-32]
+            bf16, int8 = struct.pack("<i", 2), struct.pack("<i", 3)
+            for i, offset, value, said in ((0, 8, b"\2", "version 2"), (0, 12, b"\1", "its place differs"),
+                                           (0, 16, b"fingers", "its model or recipe differs"), (0, 28, b"\1", "expected"),
+                                           (0, 36, 3 * bf16, "its format of pages differs"), (0, 40, int8, "expected"),
+                                           (-1, 40, int8, "its format of rows differs"), (0, 56, bytes(4), "out of bounds")):
                 with open(damaged, "wb") as file:
-                    file.write(forged + hashlib.sha256(forged).digest())
+                    file.write(with_head(content, segments_of(content)[i][0], offset, value))
                 code, _, err = sluice(cluster, "doc", "import", "gpl", damaged)
                 assert code != 0 and said in err, (said, err)
+            refuses_damage_before_the_rest(cluster, content)
             assert names(cluster.channel) == []
             cluster.assert_clean()
 

@@ -135,6 +135,12 @@ size_t sl_plan_travelling_bytes(const struct sl_plan *plan, bool is_stored);
 // working format, int8, or int1 (for search alone). The recipe must offload.
 enum sl_kv_format sl_plan_row_format(const struct sl_plan *plan);
 enum sl_kv_format sl_plan_scan_format(const struct sl_plan *plan);
+/*
+ * Returns the fingerprint under which stored segments of a prompt are shared: by model or, if resident layers are quantized,
+ * by model and recipe. A prompt may be read on from quantized pages (a stored prefix, a conversation's next turn), which gives
+ * other bits than reading all of it. A recipe that does not quantize must not get such segments.
+ */
+uint64_t sl_plan_segments_fingerprint(const struct sl_plan *plan, uint64_t model_fingerprint);
 // Returns of how many tokens a stored beginning must be a multiple for prefill to read on after it: whole pages, or whole
 // splits if rows are kept in another format than they are read in. The recipe must offload.
 int64_t sl_plan_offloaded_unit(const struct sl_plan *plan);

@@ -19,6 +19,7 @@
 #include <assert.h>
 
 #include "base/arena.h"
+#include "base/hash.h"
 #include "engine/compress/plan/internal.h"
 #include "engine/kvcache/key_index.h"
 #include "engine/tensor/ops.h"
@@ -152,6 +153,15 @@ static int first_offloaded(const struct sl_plan *plan) {
 
 enum sl_kv_format sl_plan_row_format(const struct sl_plan *plan) {
     return sl_recipe_layer_format(&plan->recipe, first_offloaded(plan));
+}
+
+uint64_t sl_plan_segments_fingerprint(const struct sl_plan *plan, uint64_t model_fingerprint) {
+    bool quantizes = sl_recipe_thins(&plan->recipe); // the layers that are thinned count too
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        quantizes |= !sl_plan_is_offloaded(plan, l) && sl_kv_format_is_quantized(plan->packed[l].format);
+    }
+    uint64_t recipe = sl_recipe_fingerprint(&plan->recipe);
+    return quantizes ? sl_hash(&recipe, sizeof recipe, model_fingerprint) : model_fingerprint;
 }
 
 int64_t sl_plan_offloaded_unit(const struct sl_plan *plan) {

@@ -87,6 +87,32 @@ enum sl_status sl_kv_segment_head_read(const void *bytes, size_t n_bytes, struct
     return SL_OK;
 }
 
+// Returns what tells one family from another; NULL: nothing.
+static const char *find_difference(const struct sl_kv_family *one, const struct sl_kv_family *other) {
+    bool same_heads = one->first_offloaded_head == other->first_offloaded_head &&
+                      one->n_offloaded_heads == other->n_offloaded_heads && one->head_dim == other->head_dim;
+    return one->model_fingerprint != other->model_fingerprint ? "model or recipe"
+           : !same_heads                                      ? "heads"
+           : one->work != other->work                         ? "format of pages"
+           : one->rows != other->rows                         ? "format of rows"
+           : one->scan != other->scan                         ? "format of key indexes"
+                                                              : NULL;
+}
+
+enum sl_status sl_kv_segment_head_follows(const struct sl_kv_segment_head *head, const struct sl_kv_family *family,
+                                          uint32_t index, int64_t begin, int64_t end, struct sl_error *err) {
+    const char *difference = find_difference(&head->family, family);
+    difference = difference == NULL && (head->index != index || head->begin != begin || head->n_slots > end - begin)
+                     ? "place"
+                     : difference;
+    return difference == NULL
+               ? SL_OK
+               : sl_fail(err, SL_ERR_PRECONDITION,
+                         "segment %u of the offloaded layers, of tokens [%lld, %lld), is not the one of "
+                         "this text, model and recipe: its %s differs",
+                         head->index, (long long)head->begin, (long long)(head->begin + head->n_slots), difference);
+}
+
 // ---- keys -----------------------------------------------------------------------------------------------------------
 
 struct sl_capsule_id sl_document_segments_id(const struct sl_capsule_id *capsule, int32_t n_offloaded_heads,

@@ -46,6 +46,12 @@ bool sl_kv_segment_head_is(const void *bytes, size_t n_bytes);
 // Reads and checks a head of foreign bytes. SL_ERR_UNSUPPORTED: another version. SL_ERR_INVALID: anything else.
 enum sl_status sl_kv_segment_head_read(const void *bytes, size_t n_bytes, struct sl_kv_segment_head *head_out,
                                        struct sl_kv_segment_config *config_out, struct sl_error *err);
+/*
+ * Checks that a head that was read is that of segment `index` of this family, for tokens from `begin` up to `end` at most.
+ * SL_ERR_PRECONDITION: it is another one; err names what differs.
+ */
+enum sl_status sl_kv_segment_head_follows(const struct sl_kv_segment_head *head, const struct sl_kv_family *family,
+                                          uint32_t index, int64_t begin, int64_t end, struct sl_error *err);
 
 #define SL_MAX_DOCUMENT_SEGMENTS 65536
 // Returns the key of a document's segments, by that of its capsule; scan: enum sl_kv_format.

@@ -6,23 +6,12 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/locked.h"
 #include "base/thread.h"
 #include "engine/runtime/transfer.h"
 #include "net/offload/prefill/offload_internal.h"
 
 #define LOOK_MS 50 // between polls of the job's call while there is no room for a segment
-
-uint64_t sl_offload_fingerprint(const struct sl_plan *plan, uint64_t model_fingerprint) {
-    bool quantizes = false;
-    for (int l = 0; l < plan->geometry.n_layers; l++) {
-        quantizes |= !sl_plan_is_offloaded(plan, l) && sl_kv_format_is_quantized(plan->packed[l].format);
-    }
-    quantizes |= sl_recipe_thins(&plan->recipe); // those of thinned layers count too
-    uint64_t recipe = sl_recipe_fingerprint(&plan->recipe);
-    return quantizes ? sl_hash(&recipe, sizeof recipe, model_fingerprint) : model_fingerprint;
-}
 
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -75,7 +64,7 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
     SL_FAIL_IF(!keys, err, SL_ERR_EXHAUSTED, "offload: out of memory");
     Sluice__V1__OpenAnnexRequest request = SLUICE__V1__OPEN_ANNEX_REQUEST__INIT;
     request.job_id = (char *)config->job_id;
-    request.model_fingerprint = sl_offload_fingerprint(config->plan, config->capsule->model_fingerprint);
+    request.model_fingerprint = sl_plan_segments_fingerprint(config->plan, config->capsule->model_fingerprint);
     request.head_dim = plan->geometry.head_dim;
     request.work_format = (int32_t)offload->work.format;
     request.rows_format = (int32_t)offload->kept.format;

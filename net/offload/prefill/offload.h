@@ -46,13 +46,6 @@ struct sl_offload_config {
 };
 
 /*
- * Returns the fingerprint under which segments of a prompt are shared: by model or, if resident layers are quantized,
- * by model and recipe. A prompt may be read on from quantized pages (a stored prefix, a conversation's next turn),
- * which gives other bits than reading all of it. A recipe that does not quantize must not get such segments.
- */
-uint64_t sl_offload_fingerprint(const struct sl_plan *plan, uint64_t model_fingerprint);
-
-/*
  * Slots and tokens: a segment, the remote KV and the held part are counted in slots of an offloaded head. If the recipe
  * does not thin (sl_recipe_thins()), slot j is token j. If it does, the prompt's first n tokens are the first
  * sl_plan_offloaded_slots(plan, n) slots of every offloaded head; the newest sl_plan_undecided_slots() of them may

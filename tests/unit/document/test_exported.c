@@ -16,7 +16,9 @@
 #define TEXT   "Once upon a time."
 #define HEADER "header of a capsule"
 #define BODY   "the body of the capsule, page after page"
-#define LAYERS "segment after segment"
+
+#define N_SEGMENTS 2
+static const char *const pages[N_SEGMENTS] = {"pages of the first segment", "and of the last"};
 
 struct file {
     uint8_t bytes[4096];
@@ -46,9 +48,24 @@ static struct sl_exported_head make_head(bool has_text) {
     return head;
 }
 
-static void write_part(struct sl_exported_writer *writer, const char *text) {
-    assert_int_equal(sl_exported_write(writer, text, strlen(text), NULL), SL_OK);
+static int64_t layers_bytes(void) {
+    return sl_exported_segment_bytes((int64_t)strlen(pages[0])) + sl_exported_segment_bytes((int64_t)strlen(pages[1]));
+}
+
+static void write_bytes(struct sl_exported_writer *writer, const char *bytes, size_t n) {
+    assert_int_equal(sl_exported_write(writer, bytes, n, NULL), SL_OK);
     assert_int_equal(sl_exported_end_part(writer, NULL), SL_OK);
+}
+
+static void write_part(struct sl_exported_writer *writer, const char *text) {
+    write_bytes(writer, text, strlen(text));
+}
+
+static void make_segment_head(int i, char head_out[SL_EXPORTED_SEGMENT_BYTES + 1]) {
+    memset(head_out, 'a' + i, SL_EXPORTED_SEGMENT_BYTES);
+    head_out[SL_EXPORTED_SEGMENT_BYTES] = '\0';
+    memset(head_out + SL_EXPORTED_SEGMENT_BYTES - SL_EXPORTED_SEGMENT_SIZE, 0, SL_EXPORTED_SEGMENT_SIZE);
+    head_out[SL_EXPORTED_SEGMENT_BYTES - SL_EXPORTED_SEGMENT_SIZE] = (char)strlen(pages[i]);
 }
 
 static void write_file(struct file *file, const struct sl_exported_head *head) {
@@ -61,16 +78,22 @@ static void write_file(struct file *file, const struct sl_exported_head *head) {
     }
     write_part(&writer, HEADER);
     write_part(&writer, BODY);
-    if (head->layers_bytes > 0) {
-        write_part(&writer, LAYERS);
+    for (int i = 0; i < N_SEGMENTS && head->layers_bytes > 0; i++) {
+        char segment[SL_EXPORTED_SEGMENT_BYTES + 1];
+        make_segment_head(i, segment);
+        write_bytes(&writer, segment, SL_EXPORTED_SEGMENT_BYTES);
+        write_part(&writer, pages[i]);
     }
     sl_exported_writer_cleanup(&writer);
     assert_int_equal(file->n, sl_exported_file_bytes(head));
 }
 
-// Reads a file in pieces of piece_bytes. parts_out: what each part's slices had, with a zero at the end.
-static enum sl_status read_file(const uint8_t *bytes, size_t n, size_t piece_bytes, char parts_out[SL_EXPORTED_END][64],
-                                struct sl_exported_head *head_out, struct sl_error *err) {
+// Reads a file in pieces of piece_bytes. parts_out: what each part's slices had, with a zero at the end; of segments' heads
+// without their zeros.
+#define PART_BYTES (2 * SL_EXPORTED_SEGMENT_BYTES + 1)
+static enum sl_status read_file(const uint8_t *bytes, size_t n, size_t piece_bytes,
+                                char parts_out[SL_EXPORTED_END][PART_BYTES], struct sl_exported_head *head_out,
+                                struct sl_error *err) {
     struct sl_exported_reader *reader;
     enum sl_status status = sl_exported_reader_create(&reader, err);
     assert_int_equal(status, SL_OK);
@@ -82,8 +105,8 @@ static enum sl_status read_file(const uint8_t *bytes, size_t n, size_t piece_byt
         while (piece > 0 && status == SL_OK) {
             struct sl_exported_slice slice;
             status = sl_exported_reader_take(reader, &next, &piece, &slice, err);
-            if (status == SL_OK && slice.n > 0) {
-                strncat(parts_out[slice.part], (const char *)slice.bytes, slice.n);
+            for (size_t i = 0; status == SL_OK && i < slice.n; i++) {
+                strncat(parts_out[slice.part], (const char *)slice.bytes + i, 1);
             }
         }
     }
@@ -100,17 +123,20 @@ static void test_exported_reader_reads_what_was_written(void **state) {
         bool has_text = round % 2, has_layers = round / 2;
         struct sl_exported_head head = make_head(has_text), got;
         struct file file;
-        head.layers_bytes = has_layers ? sizeof LAYERS - 1 : 0;
+        head.layers_bytes = has_layers ? layers_bytes() : 0;
         write_file(&file, &head);
         for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
-            char parts[SL_EXPORTED_END][64];
+            char parts[SL_EXPORTED_END][PART_BYTES];
             struct sl_error err = {0};
             assert_int_equal(read_file(file.bytes, file.n, pieces[i], parts, &got, &err), SL_OK);
             assert_string_equal(parts[SL_EXPORTED_HEAD], "");
             assert_string_equal(parts[SL_EXPORTED_TEXT], has_text ? TEXT : "");
             assert_string_equal(parts[SL_EXPORTED_HEADER], HEADER);
             assert_string_equal(parts[SL_EXPORTED_BODY], BODY);
-            assert_string_equal(parts[SL_EXPORTED_LAYERS], has_layers ? LAYERS : "");
+            assert_string_equal(parts[SL_EXPORTED_SEGMENT_PAGES],
+                                has_layers ? "pages of the first segmentand of the last" : "");
+            assert_int_equal(strlen(parts[SL_EXPORTED_SEGMENT_HEAD]),
+                             has_layers ? N_SEGMENTS * (SL_EXPORTED_SEGMENT_BYTES - SL_EXPORTED_SEGMENT_SIZE + 1) : 0);
             assert_int_equal(got.layers_bytes, head.layers_bytes);
             assert_int_equal(file.bytes[8], has_layers ? 2 : 1); // the version
             assert_string_equal(got.recipe, head.recipe);
@@ -122,19 +148,28 @@ static void test_exported_reader_reads_what_was_written(void **state) {
     }
 }
 
+// Returns where a segment begins in a file with text and layers.
+static size_t segment_at(const struct sl_exported_head *head, int i) {
+    size_t at = (size_t)(sl_exported_file_bytes(head) - head->layers_bytes);
+    return i == 0 ? at : at + (size_t)sl_exported_segment_bytes((int64_t)strlen(pages[0]));
+}
+
 // Every byte counts: one that is changed, every length that is shorter, and one byte more.
 static void test_exported_reader_names_the_damaged_part(void **state) {
     (void)state;
     struct sl_exported_head head = make_head(true), got;
     struct file file;
-    char parts[SL_EXPORTED_END][64];
-    head.layers_bytes = sizeof LAYERS - 1;
+    char parts[SL_EXPORTED_END][PART_BYTES];
+    head.layers_bytes = layers_bytes();
     write_file(&file, &head);
     const size_t text_at = 136 + strlen(head.recipe) + 32, header_at = text_at + sizeof TEXT - 1 + 32;
     const size_t body_at = header_at + sizeof HEADER - 1 + 32, layers_at = body_at + sizeof BODY - 1 + 32;
+    assert_int_equal(layers_at, segment_at(&head, 0));
     for (size_t i = 0; i < file.n; i++) {
         struct sl_error err = {0};
-        const char *part = i >= layers_at   ? "offloaded layers"
+        size_t in_segment = i - segment_at(&head, i >= segment_at(&head, 1));
+        const char *part = i >= layers_at
+                               ? in_segment < SL_EXPORTED_SEGMENT_BYTES + 32 ? "segment head" : "segment pages"
                            : i >= body_at   ? "capsule body"
                            : i >= header_at ? "capsule header"
                            : i >= text_at   ? "text"
@@ -155,6 +190,43 @@ static void test_exported_reader_names_the_damaged_part(void **state) {
     struct sl_error err = {0};
     assert_int_equal(read_file(file.bytes, file.n + 1, 64, parts, &got, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "follow its end"));
+}
+
+// A segment is used as soon as it is complete: its damage is found before anything of the next one is read.
+static void test_exported_segment_is_checked_at_its_end(void **state) {
+    (void)state;
+    struct sl_exported_head head = make_head(true), got;
+    struct file file;
+    struct sl_error err = {0};
+    char parts[SL_EXPORTED_END][PART_BYTES];
+    head.layers_bytes = layers_bytes();
+    write_file(&file, &head);
+    file.bytes[segment_at(&head, 0) + SL_EXPORTED_SEGMENT_BYTES + 32] ^= 1;
+    assert_int_equal(read_file(file.bytes, segment_at(&head, 1), 64, parts, &got, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "edited: its segment pages"));
+}
+
+static void test_exported_segment_out_of_bounds_is_refused(void **state) {
+    (void)state;
+    const int64_t most = layers_bytes() - sl_exported_segment_bytes(0);
+    const uint64_t sizes[] = {
+        0,         (uint64_t)most + 1, (uint64_t)(most - sl_exported_segment_bytes(1)) + 1, (uint64_t)most - 1,
+        INT64_MAX, UINT64_MAX};
+    struct sl_exported_head head = make_head(true), got;
+    char parts[SL_EXPORTED_END][PART_BYTES];
+    head.layers_bytes = layers_bytes();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct file file;
+        struct sl_error err = {0};
+        write_file(&file, &head);
+        size_t end = segment_at(&head, 0) + SL_EXPORTED_SEGMENT_BYTES;
+        for (int byte = 0; byte < SL_EXPORTED_SEGMENT_SIZE; byte++) {
+            file.bytes[end - SL_EXPORTED_SEGMENT_SIZE + (size_t)byte] = (uint8_t)(sizes[i] >> (8 * byte));
+        }
+        assert_int_equal(sl_sha256(file.bytes, end, file.bytes + end, NULL), SL_OK);
+        assert_int_equal(read_file(file.bytes, file.n, 64, parts, &got, &err), SL_ERR_INVALID);
+        assert_non_null(strstr(err.text, "damaged: a segment with"));
+    }
 }
 
 // Writes a number into the head, and signs the head again.
@@ -194,7 +266,7 @@ static void test_exported_head_out_of_bounds_is_refused(void **state) {
         {130, 0x7f, 1, SL_ERR_INVALID, "not printable"},
     };
     struct sl_exported_head head = make_head(true), got;
-    char parts[SL_EXPORTED_END][64];
+    char parts[SL_EXPORTED_END][PART_BYTES];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct file file;
         struct sl_error err = {0};
@@ -203,13 +275,13 @@ static void test_exported_head_out_of_bounds_is_refused(void **state) {
         assert_int_equal(read_file(file.bytes, file.n, 64, parts, &got, &err), cases[i].status);
         assert_non_null(strstr(err.text, cases[i].text));
     }
-    static const uint64_t layers_bytes[] = {0, (UINT64_C(1) << 46) + 1, UINT64_MAX};
-    head.layers_bytes = sizeof LAYERS - 1;
-    for (size_t i = 0; i < sizeof layers_bytes / sizeof *layers_bytes; i++) {
+    const uint64_t sizes[] = {0, (uint64_t)sl_exported_segment_bytes(1) - 1, (UINT64_C(1) << 46) + 1, UINT64_MAX};
+    head.layers_bytes = layers_bytes();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct file file;
         struct sl_error err = {0};
         write_file(&file, &head);
-        set(&file, &head, 128, layers_bytes[i], 8);
+        set(&file, &head, 128, sizes[i], 8);
         assert_int_equal(read_file(file.bytes, file.n, 64, parts, &got, &err), SL_ERR_INVALID);
         assert_non_null(strstr(err.text, "layers of"));
     }
@@ -266,6 +338,8 @@ int main(void) {
         cmocka_unit_test(test_exported_writer_sends_bounded_pieces),
         cmocka_unit_test(test_exported_reader_reads_what_was_written),
         cmocka_unit_test(test_exported_reader_names_the_damaged_part),
+        cmocka_unit_test(test_exported_segment_is_checked_at_its_end),
+        cmocka_unit_test(test_exported_segment_out_of_bounds_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,11 +133,44 @@ static void test_sizes_of_a_session_and_its_capsule(void **state) {
     sl_arena_destroy(&arena);
 }
 
+// Segments of a prompt that was continued from quantized pages are not shared with a prompt that was read exactly.
+static void test_segments_are_shared_by_prompts_that_were_read_alike(void **state) {
+    (void)state;
+    static const struct {
+        const char *recipe;
+        int alike; // the first of those with the same segments
+    } cases[] = {{"full,place=offload/1-", 0},
+                 {"full,place=offload/1-,retrieve=pull,topk=7", 0},
+                 {"full,place=offload/1-,format=f16/0-0:int2", 2},
+                 {"full,place=offload/1-,format=f16/0-0:int2,retrieve=pull,replicas=2", 2},
+                 {"full,place=offload/1-,format=f16/0-0:int4", 4},
+                 {"random,place=offload/1-,budget=0.5", 5},
+                 {"random,place=offload/1-,budget=0.5,chunk=256", 6}};
+    enum { N_CASES = sizeof cases / sizeof cases[0] };
+    uint64_t fingerprints[N_CASES];
+    struct sl_plan *plan = malloc(sizeof *plan);
+    assert_non_null(plan);
+    for (int i = 0; i < N_CASES; i++) {
+        struct sl_recipe recipe;
+        struct sl_kv_geometry small = {4, 2, 64}; // layers, KV heads, channels
+        assert_int_equal(sl_recipe_parse(cases[i].recipe, &recipe, NULL), SL_OK);
+        assert_int_equal(sl_recipe_resolve(&recipe, NULL, small.n_layers, NULL), SL_OK);
+        assert_int_equal(sl_plan_make(&recipe, &small, 1000, 0, plan, NULL), SL_OK);
+        fingerprints[i] = sl_plan_segments_fingerprint(plan, 77);
+        for (int j = 0; j <= i; j++) {
+            assert_int_equal(fingerprints[i] == fingerprints[j], cases[i].alike == cases[j].alike);
+        }
+    }
+    assert_true(fingerprints[0] == 77);
+    free(plan);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes_of_the_full_cache),
         cmocka_unit_test(test_sizes_of_budgets),
         cmocka_unit_test(test_sizes_of_a_session_and_its_capsule),
+        cmocka_unit_test(test_segments_are_shared_by_prompts_that_were_read_alike),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

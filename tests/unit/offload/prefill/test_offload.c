@@ -527,38 +527,6 @@ static void test_offload_names_the_store_that_is_lost(void **state) {
     assert_int_equal(fake_store_n_leased(&f->stores[0]), 0);
 }
 
-// Segments of a prompt that was continued from quantized pages are not shared with a prompt that was read exactly.
-static void test_offload_shares_with_those_who_read_alike(void **state) {
-    (void)state;
-    static const struct {
-        const char *recipe;
-        int alike; // the first of those with the same segments
-    } cases[] = {{"full,place=offload/1-", 0},
-                 {"full,place=offload/1-,retrieve=pull,topk=7", 0},
-                 {"full,place=offload/1-,format=f16/0-0:int2", 2},
-                 {"full,place=offload/1-,format=f16/0-0:int2,retrieve=pull,replicas=2", 2},
-                 {"full,place=offload/1-,format=f16/0-0:int4", 4},
-                 {"random,place=offload/1-,budget=0.5", 5},
-                 {"random,place=offload/1-,budget=0.5,chunk=256", 6}};
-    enum { N_CASES = sizeof cases / sizeof cases[0] };
-    uint64_t fingerprints[N_CASES];
-    struct sl_plan *plan = malloc(sizeof *plan);
-    assert_non_null(plan);
-    for (int i = 0; i < N_CASES; i++) {
-        struct sl_recipe recipe;
-        struct sl_kv_geometry geometry = {4, 2, 64};
-        assert_int_equal(sl_recipe_parse(cases[i].recipe, &recipe, NULL), SL_OK);
-        assert_int_equal(sl_recipe_resolve(&recipe, NULL, geometry.n_layers, NULL), SL_OK);
-        assert_int_equal(sl_plan_make(&recipe, &geometry, 1000, 0, plan, NULL), SL_OK);
-        fingerprints[i] = sl_offload_fingerprint(plan, 77);
-        for (int j = 0; j <= i; j++) {
-            assert_int_equal(fingerprints[i] == fingerprints[j], cases[i].alike == cases[j].alike);
-        }
-    }
-    assert_true(fingerprints[0] == 77);
-    free(plan);
-}
-
 static void test_offload_refuses_stores_that_do_not_fit(void **state) {
     struct fixture *f = *state;
     struct job *job = &f->job;
@@ -583,7 +551,6 @@ static void test_offload_refuses_stores_that_do_not_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_offload_shares_with_those_who_read_alike),
         cmocka_unit_test_setup_teardown(test_offload_reads_with_the_bits_of_layers_held_here, start_shm, stop),
         cmocka_unit_test_setup_teardown(test_offload_is_divided_between_stores, start_tcp, stop),
         cmocka_unit_test_setup_teardown(test_offload_reads_from_the_replica_that_lives, start_tcp, stop),
