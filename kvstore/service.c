@@ -44,6 +44,18 @@ enum sl_status sl_store_read_keys(struct sl_kvstore *kvstore, const Sluice__V1__
     return SL_OK;
 }
 
+// Returns whether the segment before this one of a document is neither pinned nor on its way.
+static bool misses_one_before(struct sl_kvstore *kvstore, const struct sl_capsule_id *id) {
+    uint32_t index;
+    const struct sl_capsule_id segments = sl_document_segments_of(id, &index);
+    if (index == 0) {
+        return false;
+    }
+    const struct sl_capsule_id before = sl_document_segment_id(&segments, index - 1);
+    sl_arrivals_cache(kvstore->arrivals); // pins it, if it has come and is not refused
+    return !sl_arrivals_knows(kvstore->arrivals, &before);
+}
+
 enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                        struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
@@ -51,6 +63,8 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     struct sl_capsule_keys keys;
     struct sl_inbound_ticket ticket;
     SL_TRY(sl_store_read_keys(kvstore, request, &keys, err));
+    SL_FAIL_IF(request->segment && misses_one_before(kvstore, &keys.id), err, SL_ERR_PRECONDITION,
+               "the segment before this one is not here: it did not come, or was refused; the log has the reason");
     SL_TRY(sl_room_open_inbound(&kvstore->room, "store", (size_t)request->capsule_bytes, 0, 0, &ticket, err));
     enum sl_status status = sl_arrivals_expect(kvstore->arrivals, ticket.id, &keys, err);
     SL_THEN(status, sl_lease_send_grant(call, &ticket, request->capsule_bytes));

@@ -129,7 +129,8 @@ static enum sl_status look_up(struct copy *copy, const struct sl_capsule_id *id,
                err);
 }
 
-static enum sl_status reserve(struct copy *copy, const struct sl_capsule_id *id, struct sl_error *err) {
+static enum sl_status reserve(struct copy *copy, const struct sl_capsule_id *id, bool is_segment,
+                              struct sl_error *err) {
     Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
     key.model_fingerprint = id->model_fingerprint;
     key.recipe_fingerprint = id->recipe_fingerprint;
@@ -144,6 +145,7 @@ static enum sl_status reserve(struct copy *copy, const struct sl_capsule_id *id,
     request.tenant = copy->found->tenant;
     request.read_ms = copy->found->read_ms;
     request.read_tokens = copy->found->read_tokens;
+    request.segment = is_segment;
     return sl_rpc_unary(sl_worker_channel(copy->target), &sl_method_store_reserve, &request.base,
                         sl_deadline_in_ms(CALL_MS), NULL, (ProtobufCMessage **)&copy->grant, err);
 }
@@ -190,7 +192,7 @@ static enum sl_status transfer(struct copy *copy, const struct sl_capsule_id *id
     }
     if (status == SL_OK) {
         *end_inout = copy->found->capsule_tokens;
-        status = reserve(copy, id, err);
+        status = reserve(copy, id, n_tokens == 0, err);
     }
     if (status == SL_OK) {
         status = fetch(copy, err);

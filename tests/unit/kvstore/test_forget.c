@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real sluice-kvstore with a disk is told to forget a capsule: on its way, stored, while it is fetched, and over a restart.
+// A real sluice-kvstore with a disk is told to forget a capsule: on its way, stored, while it is fetched, and over a restart. It
+// takes segments of documents in their order.
 #include "harness.h"
 
 #include <signal.h>
@@ -268,11 +269,42 @@ static void test_store_forgets_what_is_being_fetched_and_on_disk(void **state) {
     assert_int_equal(stats().forgotten, 1);
 }
 
+// A copy of a document ends with the first segment that was refused: the store takes none after it.
+static void test_store_takes_segments_one_after_another(void **state) {
+    (void)state;
+    const struct sl_capsule_id capsule = id_of(4), segments = sl_document_segments_id(&capsule, 1, SL_KV_INT8);
+    struct sl_capsule_id first = sl_document_segment_id(&segments, 0), second = sl_document_segment_id(&segments, 1);
+    Sluice__V1__StoreKey key = key_of(&first);
+    Sluice__V1__StoreReserveRequest request = SLUICE__V1__STORE_RESERVE_REQUEST__INIT;
+    Sluice__V1__Grant *grant;
+    request.key = &key;
+    request.capsule_bytes = 4096;
+    request.segment = true;
+    for (int i = 0; i < 2; i++) {
+        key = key_of(&first);
+        assert_int_equal(call(&sl_method_store_reserve, &request.base, &grant), SL_OK);
+        release(grant->lease_id); // it does not come; the next call finds that out
+        sluice__v1__grant__free_unpacked(grant, NULL);
+        key = key_of(&second);
+        assert_int_equal(call(&sl_method_store_reserve, &request.base, NULL), SL_ERR_PRECONDITION);
+    }
+    key = key_of(&first);
+    Sluice__V1__Grant *granted;
+    assert_int_equal(call(&sl_method_store_reserve, &request.base, &granted), SL_OK);
+    key = key_of(&second); // the one before it is on its way
+    assert_int_equal(call(&sl_method_store_reserve, &request.base, &grant), SL_OK);
+    release(grant->lease_id);
+    release(granted->lease_id);
+    sluice__v1__grant__free_unpacked(grant, NULL);
+    sluice__v1__grant__free_unpacked(granted, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_store_refuses_times_that_cannot_be),
         cmocka_unit_test(test_store_forgets_what_is_on_its_way),
         cmocka_unit_test(test_store_forgets_what_is_being_fetched_and_on_disk),
+        cmocka_unit_test(test_store_takes_segments_one_after_another),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
