@@ -311,9 +311,13 @@ static void begin_compacted(struct sl_coordinator *coordinator, const struct sl_
                                                .bytes = described.message.capsule_bytes};
 }
 
-// Notes how much of the prompt's offloaded layers the document's store has.
-static void share_offloaded(const struct sl_document *document, struct sl_demand *demand) {
+// Notes how much of the prompt's offloaded layers the document's store has, and how long reading the document took.
+static void share_offloaded(struct sl_coordinator *coordinator, const struct sl_document *document,
+                            struct sl_demand *demand) {
     if (document->n_offloaded_heads > 0 && demand->offloaded_unit > 0) {
+        struct sl_described_document described;
+        sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &described);
+        demand->read_ms = described.message.read_ms;
         int64_t n = document->capsule_tokens / demand->offloaded_unit * demand->offloaded_unit;
         n = n < demand->n_prefill_tokens ? n : demand->n_prefill_tokens;
         demand->stored_bytes = demand->offloaded.bytes / demand->n_prefill_tokens * n;
@@ -331,7 +335,7 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
     SL_THEN(status, begin_with(document, document->capsule_tokens, spec_out, err));
     if (status == SL_OK && !spec_out->no_reuse) {
         begin_compacted(coordinator, document, spec_out);
-        share_offloaded(document, &spec_out->demand);
+        share_offloaded(coordinator, document, &spec_out->demand);
     }
     return status;
 }

@@ -11,6 +11,7 @@
 
 #define OPEN_MS  500  // left of a call's time when it does not wait for the disk any longer
 #define AWAIT_MS 1000 // at most, of one call: it occupies one of a bounded number of handlers that all lessees share
+#define LOOK_MS  100  // the same, where the caller calls again
 
 _Static_assert(SL_PREFIX_BLOCK == SL_PAGE_SLOTS, "segments end where prefixes have keys");
 
@@ -73,18 +74,24 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
     sl_log_set_job(request->job_id);
     struct sl_prompt_hashes prompt;
     struct sl_capsule_id capsule;
+    Sluice__V1__Annex reply = SLUICE__V1__ANNEX__INIT;
+    int64_t give_up_ns = sl_deadline_in_ms(request->wait_ms > 0 ? request->wait_ms : 0);
     enum sl_status status = read_prompt(request, &prompt, err);
     SL_THEN(status, read_capsule(request->capsule, &capsule, err));
     SL_THEN(status, check_scan_load(kvstore, err));
     if (status == SL_OK) {
-        sl_document_layers_await(kvstore->layers, &family, &prompt,
-                                 sl_rpc_call_deadline_ns(call) - OPEN_MS * SL_NS_PER_MS);
+        int64_t until_ns = request->wait_ms != 0 ? sl_deadline_in_ms(request->wait_ms > 0 ? LOOK_MS : 0)
+                                                 : sl_rpc_call_deadline_ns(call) - OPEN_MS * SL_NS_PER_MS;
+        reply.restore_ms = sl_document_layers_await(kvstore->layers, &family, &prompt, until_ns);
     }
+    if (reply.restore_ms > 0 && sl_deadline_in_ms(reply.restore_ms) < give_up_ns) {
+        return sl_rpc_call_send(call, &reply.base);
+    }
+    reply.restore_ms = 0;
     struct sl_remote_kv_lease lease;
     SL_THEN(status,
             sl_remote_kv_table_open(kvstore->remote_kvs, request->job_id, &family, &prompt, &capsule, &lease, err));
     SL_TRY(status);
-    Sluice__V1__Annex reply = SLUICE__V1__ANNEX__INIT;
     reply.annex_id = lease.remote_kv_id;
     reply.lease_id = lease.lease_id;
     reply.lease_ms = kvstore->node.config.lease_ms;

@@ -75,11 +75,23 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     return SL_OK;
 }
 
+struct opening {
+    struct sl_prefill_job *job;
+    struct sl_rpc_call *call;
+};
+
+static bool tell_alive(void *arg) {
+    struct opening *opening = arg;
+    return sl_prefill_send_progress(opening->call, opening->job, 0, 0, 0) == SL_OK &&
+           !atomic_load(&opening->job->cancelled);
+}
+
 static enum sl_status open_offload(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
                                    struct sl_rpc_call *call, struct sl_error *err) {
     if (!sl_recipe_offloads(&job->plan.recipe)) {
         return SL_OK;
     }
+    struct opening opening = {job, call};
     struct sl_offload_config config = {.node = job->prefill->node,
                                        .plan = &job->plan,
                                        .job_id = job->id,
@@ -88,7 +100,10 @@ static enum sl_status open_offload(struct sl_prefill_job *job, const Sluice__V1_
                                        .salt = &job->salt,
                                        .stores = request->stores,
                                        .n_stores = request->n_stores,
-                                       .parent = call};
+                                       .parent = call,
+                                       .restore_ms = request->restore_ms,
+                                       .alive = tell_alive,
+                                       .arg = &opening};
     return sl_offload_open(&config, &job->offload, err);
 }
 

@@ -251,8 +251,6 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     const struct sl_job_spec *spec = &run->job->spec;
     char store[SL_ADDRESS_BYTES];
     uint64_t first_key = spec->n_keys > 0 ? spec->keys[0] : 0;
-    int64_t store_bytes =
-        sl_stores_choose(run->context->registry, first_key, (const char(*)[64])spec->stores, spec->n_stores, store);
     Sluice__V1__TokenIds tokens = token_ids(spec->tokens, spec->demand.n_prefill_tokens);
     Sluice__V1__PrefillRequest request = SLUICE__V1__PREFILL_REQUEST__INIT;
     request.job_id = run->job->id;
@@ -260,7 +258,9 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     request.recipe = (char *)spec->recipe;
     request.destination = run->grant;
     request.kvstore_address = store;
-    request.kvstore_bytes = store_bytes;
+    request.kvstore_bytes =
+        sl_stores_choose(run->context->registry, first_key, (const char(*)[64])spec->stores, spec->n_stores, store);
+    request.restore_ms = sl_admission_restore_ms(run->context->admission, &spec->demand, spec->deadline_ns);
     request.estimate_errors = spec->estimate_errors;
     request.no_reuse = spec->no_reuse;
     request.n_positions = spec->n_tokens + spec->max_new_tokens;

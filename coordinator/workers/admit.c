@@ -501,6 +501,16 @@ void sl_admission_note_prefill(struct sl_admission *admission, int64_t n_tokens,
     sl_place_note(&admission->rates.bytes_per_s, bytes, ship_ms);
 }
 
+int64_t sl_admission_restore_ms(struct sl_admission *admission, const struct sl_demand *demand, int64_t deadline_ns) {
+    double read_ms = demand->read_ms;
+    if (demand->stored_bytes > 0 && !(read_ms > 0)) { // its document was imported
+        SL_LOCKED(&admission->mutex);
+        double rate = admission->rates.tokens_per_s;
+        read_ms = rate > 0 ? (double)demand->n_prefill_tokens / rate * 1000 : 0;
+    }
+    return sl_place_restore_ms(read_ms, sl_deadline_left_ms(deadline_ns));
+}
+
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim) {
     SL_LOCKED(&admission->mutex);
     give_back_prefill(admission, claim);

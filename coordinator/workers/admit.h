@@ -44,6 +44,7 @@ struct sl_demand {
     struct sl_route_offloaded_heads offloaded; // what kvstores hold; none where the recipe does not offload
     enum sl_kv_format scan;                    // the format in which they search it
     int64_t offloaded_unit;                    // prefill reads on after a multiple of so many of its tokens
+    double read_ms;       // reading took so long when the prompt's document was added; 0: not known
     int64_t stored_bytes; // of an offloaded head, that stores with the prompt's document have: jobs on it share them
     bool in_one_store;    // the job reads a document: the store of its capsule gets all offloaded heads, or it fails
 };
@@ -176,6 +177,9 @@ bool sl_admission_has_other_stores(struct sl_admission *admission, const struct 
 // Notes how long prefill took, for the choice between places (place.h): n_tokens were read, and `bytes` shipped after that.
 void sl_admission_note_prefill(struct sl_admission *admission, int64_t n_tokens, double read_ms, int64_t bytes,
                                double ship_ms);
+
+// Returns how long the job of this demand waits for its document to come back from a store's disk (place.h).
+int64_t sl_admission_restore_ms(struct sl_admission *admission, const struct sl_demand *demand, int64_t deadline_ns);
 
 // Releases the prefill worker for other jobs, once the prompt has been read.
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim);

@@ -4,8 +4,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define WEIGHT   0.2 // of a new measurement
-#define LEAST_MS 0.5 // shorter times say more about the clock
+#define WEIGHT      0.2 // of a new measurement
+#define LEAST_MS    0.5 // shorter times say more about the clock
+#define MAX_READ_MS 1e9
 
 // Returns the time of reading, or without a rate a number of tokens.
 static double read_s(const struct sl_place_offer *offer, const struct sl_place_rates *rates) {
@@ -40,8 +41,16 @@ bool sl_place_is_here(const struct sl_place_offer *here, const struct sl_place_o
     return here_s <= there_s;
 }
 
+int64_t sl_place_restore_ms(double read_ms, int64_t left_ms) {
+    if (!(read_ms > 0 && read_ms < MAX_READ_MS) || left_ms <= 0) {
+        return 0;
+    }
+    int64_t most_ms = left_ms > (int64_t)read_ms ? left_ms - (int64_t)read_ms : left_ms;
+    return most_ms < (int64_t)read_ms ? most_ms : (int64_t)read_ms;
+}
+
 void sl_place_note(double *rate_inout, int64_t amount, double ms) {
-    if (amount < 1 || !(ms >= LEAST_MS && ms < 1e9)) {
+    if (amount < 1 || !(ms >= LEAST_MS && ms < MAX_READ_MS)) {
         return;
     }
     double rate = (double)amount / ms * 1000;

@@ -37,5 +37,12 @@ struct sl_place_offer {
 bool sl_place_is_here(const struct sl_place_offer *here, const struct sl_place_offer *there,
                       const struct sl_place_rates *rates, char why_out[SL_PLACE_WHY_BYTES]);
 
+/*
+ * Returns how long a job waits for its document to come back from a store's disk: as long as reading the document takes, but so
+ * that it can still be read within left_ms. If it cannot be read within left_ms in any case, the job waits all of it. read_ms
+ * 0, not known: 0.
+ */
+int64_t sl_place_restore_ms(double read_ms, int64_t left_ms);
+
 // Includes the measurement of one prompt, of tokens or of bytes, in a rate. Ignores values that a clock cannot have given.
 void sl_place_note(double *rate_inout, int64_t amount, double ms);

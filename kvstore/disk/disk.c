@@ -287,14 +287,12 @@ bool sl_disk_get(struct sl_disk *disk, const struct sl_capsule_id *key, struct s
     return disk->folder && sl_disk_folder_get(disk->folder, key, entry_out);
 }
 
-bool sl_disk_has_prefix(struct sl_disk *disk, const struct sl_prefix *prefix) {
+bool sl_disk_begins_with(struct sl_disk *disk, const struct sl_capsule_id *key, const struct sl_hash128 *prefix_hash) {
     if (!is_used(disk)) {
         return false;
     }
-    struct sl_disk_entry entry;
-    size_t at;
     SL_LOCKED(&disk->mutex);
-    return disk->folder && sl_disk_folder_find(disk->folder, prefix, 1, &at, &entry);
+    return disk->folder && sl_disk_folder_begins_with(disk->folder, key, prefix_hash);
 }
 
 enum sl_disk_copy sl_disk_keep(struct sl_disk *disk, struct sl_stored *stored) {

@@ -70,8 +70,8 @@ static inline int64_t sl_disk_holds(struct sl_disk *disk, const struct sl_capsul
     struct sl_disk_entry entry;
     return sl_disk_get(disk, key, &entry) ? (int64_t)entry.head.body_bytes : 0;
 }
-// Returns whether a capsule on disk begins with this prefix. Never blocks.
-bool sl_disk_has_prefix(struct sl_disk *disk, const struct sl_prefix *prefix);
+// Returns whether this whole capsule is on disk and has a prefix with this hash. Never blocks.
+bool sl_disk_begins_with(struct sl_disk *disk, const struct sl_capsule_id *key, const struct sl_hash128 *prefix_hash);
 bool sl_disk_answers(struct sl_disk *disk); // false: it is not used now, or its thread is stalled
 
 // The disk's copy of a capsule that is in memory, as DiskCopy of proto/sluice/v1/worker.proto.

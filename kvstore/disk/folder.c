@@ -425,6 +425,11 @@ bool sl_disk_folder_get(struct sl_disk_folder *folder, const struct sl_capsule_i
     return sl_disk_index_get(folder->index, key, entry_out);
 }
 
+bool sl_disk_folder_begins_with(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
+                                const struct sl_hash128 *prefix_hash) {
+    return sl_disk_index_begins_with(folder->index, key, prefix_hash);
+}
+
 bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key) {
     struct sl_disk_entry entry;
     return sl_disk_index_get(folder->index, key, &entry);

@@ -70,7 +70,9 @@ bool sl_disk_folder_get(struct sl_disk_folder *folder, const struct sl_capsule_i
                         struct sl_disk_entry *entry_out);                                   // whole
 bool sl_disk_folder_hide(struct sl_disk_folder *folder, const struct sl_disk_entry *entry); // false: it was removed
 enum sl_status sl_disk_folder_remove(struct sl_disk_folder *folder, uint64_t id, struct sl_error *err); // SL_ERR_IO
-bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key);                // whole
+bool sl_disk_folder_begins_with(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
+                                const struct sl_hash128 *prefix_hash); // whole, as sl_disk_index_begins_with()
+bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key); // whole
 // Counts this whole capsule as the most recently used. SL_ERR_NOT_FOUND, SL_ERR_IO.
 enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
                                     struct sl_error *err);

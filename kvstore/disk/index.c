@@ -236,6 +236,17 @@ bool sl_disk_index_get(struct sl_disk_index *index, const struct sl_capsule_id *
     return answer(find_whole(index, key), entry_out);
 }
 
+bool sl_disk_index_begins_with(struct sl_disk_index *index, const struct sl_capsule_id *key,
+                               const struct sl_hash128 *prefix_hash) {
+    SL_LOCKED(&index->mutex);
+    const struct capsule *capsule = find_whole(index, key);
+    uint32_t i = 0, n = capsule ? capsule->entry.head.n_hashes : 0;
+    while (i < n && !sl_hash128_equals(&capsule->nodes[i].hash, prefix_hash)) {
+        i++;
+    }
+    return i < n;
+}
+
 bool sl_disk_index_touch(struct sl_disk_index *index, const struct sl_capsule_id *key,
                          struct sl_disk_entry *entry_out) {
     SL_LOCKED(&index->mutex);

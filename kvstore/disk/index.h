@@ -42,7 +42,10 @@ bool sl_disk_index_remove(struct sl_disk_index *index, const struct sl_disk_entr
 
 // Finds the capsule with this key, whole.
 bool sl_disk_index_get(struct sl_disk_index *index, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out);
-// Does the same, and counts it as the most recently used.
+// Returns whether this whole capsule is there and has a prefix with this hash.
+bool sl_disk_index_begins_with(struct sl_disk_index *index, const struct sl_capsule_id *key,
+                               const struct sl_hash128 *prefix_hash);
+// Finds the whole capsule, and counts it as the most recently used.
 bool sl_disk_index_touch(struct sl_disk_index *index, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out);
 // Finds the capsule that the policy evicts next of those that are not in the set (NULL: an empty one).
 bool sl_disk_index_victim(struct sl_disk_index *index, struct sl_protected *set, struct sl_disk_entry *entry_out);

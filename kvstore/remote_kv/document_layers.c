@@ -13,6 +13,8 @@
 #define TURN_MS  10000 // to wait for another read of the disk
 #define AGAIN_MS 20    // between looks of a prompt that waits
 
+#define MAX_EXPECTED_MS (INT64_C(24) * 3600 * 1000)
+
 // A document that was not restored.
 struct pause {
     struct sl_document_remote_kv document;
@@ -23,8 +25,11 @@ struct sl_document_layers {
     struct sl_document_layers_config config;
     struct sl_loop loop;
     // Under the loop's mutex:
-    bool is_asked;        // the disk has something that memory does not have
-    struct pause *pauses; // [n_pauses]
+    bool is_asked;   // the disk has something that memory does not have
+    bool is_awaited; // a prompt waits for `awaited`: it comes next
+    struct sl_document_remote_kv awaited;
+    int64_t restored_bytes, restored_ns; // of pages, since the start
+    struct pause *pauses;                // [n_pauses]
     size_t n_pauses;
 };
 
@@ -64,8 +69,8 @@ static void pause_document(struct sl_document_layers *layers, const struct sl_do
 
 // ---- on disk --------------------------------------------------------------------------------------------------------
 
-// Returns the bytes of a document's segments on disk, if they are all there.
-static int64_t on_disk(struct sl_document_layers *layers, const struct sl_pinned_document *pinned) {
+// Returns the bytes of a document's segments on disk from `first` on, if all segments are there.
+static int64_t on_disk(struct sl_document_layers *layers, const struct sl_pinned_document *pinned, uint32_t first) {
     int64_t bytes = 0, end = 0;
     struct sl_disk_entry entry;
     for (uint32_t i = 0; i < SL_MAX_DOCUMENT_SEGMENTS && end < pinned->document.n_tokens; i++) {
@@ -74,7 +79,7 @@ static int64_t on_disk(struct sl_document_layers *layers, const struct sl_pinned
             return 0;
         }
         end = entry.head.n_tokens;
-        bytes += (int64_t)entry.head.body_bytes;
+        bytes += i >= first ? (int64_t)entry.head.body_bytes : 0;
     }
     return end == pinned->document.n_tokens ? bytes : 0;
 }
@@ -124,7 +129,7 @@ void sl_document_layers_look(struct sl_document_layers *layers, const struct sl_
         bool is_due = sl_remote_kv_pins_try_disk(layers->config.pins, document, SL_DISK_AGAIN_MS, &has_no_room);
         copies_out->disk_bytes = keep_on_disk(layers, &pinned, is_due);
     } else if (!pinned.is_refused) {
-        copies_out->disk_bytes = on_disk(layers, &pinned);
+        copies_out->disk_bytes = on_disk(layers, &pinned, 0);
     }
     copies_out->disk = copies_out->disk_bytes > 0 ? SL_DISK_WRITTEN : has_no_room ? SL_DISK_NO_ROOM : SL_DISK_WAITING;
     if (!pinned.is_complete && copies_out->disk_bytes > 0 && !is_paused(layers, document)) {
@@ -187,9 +192,15 @@ static enum sl_status restore_one(struct sl_document_layers *layers, const struc
                                   struct sl_error *err) {
     const struct sl_capsule_id key = sl_document_segment_id(&pinned->segments, pinned->n_segments);
     struct sl_capsule_bytes segment;
+    int64_t begin_ns = sl_now_ns();
     SL_TRY(sl_disk_read(layers->config.disk, &key, sl_deadline_in_ms(TURN_MS), &segment, err));
+    const int64_t bytes = (int64_t)segment.body_bytes;
     enum sl_status status = sl_document_layers_put(layers, &key, &segment, err);
-    if (status != SL_OK) {
+    if (status == SL_OK) {
+        SL_LOCKED(&layers->loop.mutex);
+        layers->restored_bytes += bytes;
+        layers->restored_ns += sl_now_ns() - begin_ns;
+    } else {
         sl_capsule_bytes_free(&segment, layers->config.room->arena);
     }
     if (status == SL_ERR_INVALID || status == SL_ERR_UNSUPPORTED) { // it would be so again; the text is read again
@@ -198,19 +209,35 @@ static enum sl_status restore_one(struct sl_document_layers *layers, const struc
     return status;
 }
 
-// Restores a document that the disk has whole; false: it was not possible now.
+// Returns whether the thread has to leave this document: the store ends, or a prompt waits for another one.
+static bool is_interrupted(struct sl_document_layers *layers, const struct sl_document_remote_kv *document) {
+    SL_LOCKED(&layers->loop.mutex);
+    return layers->loop.stopping || (layers->is_awaited && memcmp(&layers->awaited, document, sizeof *document) != 0);
+}
+
+static bool is_silent(struct sl_document_layers *layers) {
+    struct sl_disk_stats stats;
+    sl_disk_get_stats(layers->config.disk, &stats);
+    return stats.is_silent;
+}
+
+// Restores a document that the disk has whole, unless it is interrupted or the disk is busy; false: it was not possible now.
 static bool restore(struct sl_document_layers *layers, struct sl_pinned_document *pinned) {
     const struct sl_document_remote_kv document = pinned->document;
     int64_t begin_ns = sl_now_ns();
     struct sl_error err = {0};
     enum sl_status status = SL_OK;
-    bool is_named = true, is_stopping = false;
-    while (status == SL_OK && is_named && !pinned->is_complete && !is_stopping) {
+    bool is_named = true;
+    while (status == SL_OK && is_named && !pinned->is_complete && !is_interrupted(layers, &document)) {
         status = restore_one(layers, pinned, &err);
-        status = status == SL_ERR_EXISTS ? SL_OK : status; // a job has read it meanwhile
+        if (status == SL_ERR_EXISTS ||
+            status == SL_ERR_PRECONDITION) { // a job has read it meanwhile; or all was dropped
+            status = SL_OK;
+        }
         is_named = sl_remote_kv_pins_get(layers->config.pins, &document, pinned);
-        SL_LOCKED(&layers->loop.mutex);
-        is_stopping = layers->loop.stopping;
+    }
+    if (status == SL_ERR_DEADLINE && !is_silent(layers)) { // others read the disk: a prompt that waits asks again
+        return true;
     }
     if (status != SL_OK) {
         sl_log_warn("remote_kv", "%u segments of a document's offloaded layers are back from the disk, not more: %s",
@@ -222,15 +249,35 @@ static bool restore(struct sl_document_layers *layers, struct sl_pinned_document
     return status == SL_OK;
 }
 
+static void restore_if_due(struct sl_document_layers *layers, struct sl_pinned_document *pinned) {
+    const struct sl_document_remote_kv document = pinned->document;
+    if (!pinned->is_complete && !is_paused(layers, &document) && on_disk(layers, pinned, 0) > 0 &&
+        !restore(layers, pinned)) {
+        pause_document(layers, &document);
+    }
+}
+
+// Takes the document for which a prompt waits.
+static bool take_awaited(struct sl_document_layers *layers, struct sl_document_remote_kv *document_out) {
+    SL_LOCKED(&layers->loop.mutex);
+    bool is_awaited = layers->is_awaited;
+    *document_out = layers->awaited;
+    layers->is_awaited = false;
+    return is_awaited;
+}
+
 static void restore_all(struct sl_document_layers *layers) {
+    struct sl_document_remote_kv awaited;
     struct sl_pinned_document pinned;
-    for (size_t i = 0; sl_remote_kv_pins_at(layers->config.pins, i, &pinned); i++) {
-        const struct sl_document_remote_kv document = pinned.document;
-        if (pinned.is_complete || is_paused(layers, &document) || on_disk(layers, &pinned) == 0) {
-            continue;
-        }
-        if (!restore(layers, &pinned)) {
-            pause_document(layers, &document);
+    for (size_t i = 0;;) {
+        if (take_awaited(layers, &awaited)) {
+            if (sl_remote_kv_pins_get(layers->config.pins, &awaited, &pinned)) {
+                restore_if_due(layers, &pinned);
+            }
+        } else if (sl_remote_kv_pins_at(layers->config.pins, i++, &pinned)) {
+            restore_if_due(layers, &pinned);
+        } else {
+            return;
         }
     }
 }
@@ -252,9 +299,9 @@ static void *layers_main(void *arg) {
     return NULL;
 }
 
-// Returns whether the prompt begins like a document that is to be restored.
-static bool is_coming(struct sl_document_layers *layers, const struct sl_kv_family *family,
-                      const struct sl_prompt_hashes *prompt) {
+// Finds a document that is to be restored and with which the prompt begins.
+static bool find_coming(struct sl_document_layers *layers, const struct sl_kv_family *family,
+                        const struct sl_prompt_hashes *prompt, struct sl_pinned_document *pinned_out) {
     struct sl_pinned_document pinned;
     for (size_t i = 0; sl_remote_kv_pins_at(layers->config.pins, i, &pinned); i++) {
         const struct sl_document_remote_kv *document = &pinned.document;
@@ -265,28 +312,51 @@ static bool is_coming(struct sl_document_layers *layers, const struct sl_kv_fami
             !sl_disk_get(layers->config.disk, &first, &entry) || entry.head.n_tokens % SL_PAGE_SLOTS != 0) {
             continue;
         }
-        struct sl_prefix begin = {first, entry.head.n_tokens - 1}; // as remote_kv_pins.c has named it to the disk
-        begin.id.prefix_hash = sl_prompt_hash_at(prompt, entry.head.n_tokens);
-        if (sl_disk_has_prefix(layers->config.disk, &begin) && on_disk(layers, &pinned) > 0) {
+        const struct sl_hash128 hash =
+            sl_prompt_hash_at(prompt, entry.head.n_tokens); // remote_kv_pins.c has named it so
+        if (sl_disk_begins_with(layers->config.disk, &first, &hash) && on_disk(layers, &pinned, 0) > 0) {
+            *pinned_out = pinned;
             return true;
         }
     }
     return false;
 }
 
-void sl_document_layers_await(struct sl_document_layers *layers, const struct sl_kv_family *family,
-                              const struct sl_prompt_hashes *prompt, int64_t deadline_ns) {
+// Asks the thread for what the prompt waits for. Returns in how many milliseconds it is expected; 0: there is nothing to wait for.
+static int64_t ask_for(struct sl_document_layers *layers, const struct sl_kv_family *family,
+                       const struct sl_prompt_hashes *prompt) {
+    struct sl_pinned_document pinned;
+    bool is_named = sl_protected_is_known(layers->config.protected),
+         is_coming = is_named && find_coming(layers, family, prompt, &pinned);
+    if (is_named && !is_coming) {
+        return 0;
+    }
+    int64_t left_bytes = is_coming ? on_disk(layers, &pinned, pinned.n_segments) : 0;
+    SL_LOCKED(&layers->loop.mutex);
+    layers->is_asked = true;
+    if (is_coming) {
+        layers->is_awaited = true;
+        layers->awaited = pinned.document;
+    }
+    pthread_cond_broadcast(&layers->loop.changed);
+    double bytes = (double)layers->restored_bytes,
+           ms = bytes > 0 ? (double)left_bytes / bytes * (double)layers->restored_ns / SL_NS_PER_MS : 0;
+    return ms < 1 ? 1 : ms < MAX_EXPECTED_MS ? (int64_t)ms : MAX_EXPECTED_MS;
+}
+
+int64_t sl_document_layers_await(struct sl_document_layers *layers, const struct sl_kv_family *family,
+                                 const struct sl_prompt_hashes *prompt, int64_t deadline_ns) {
+    int64_t expected_ms = 0;
     bool is_stopping = false;
-    while (layers->config.disk && !is_stopping && sl_now_ns() < deadline_ns &&
-           (!sl_protected_is_known(layers->config.protected) || is_coming(layers, family, prompt))) {
+    while (layers->config.disk && !is_stopping && (expected_ms = ask_for(layers, family, prompt)) > 0 &&
+           sl_now_ns() < deadline_ns) {
         SL_LOCKED(&layers->loop.mutex);
-        layers->is_asked = true;
-        pthread_cond_broadcast(&layers->loop.changed);
         int64_t again_ns = sl_deadline_in_ms(AGAIN_MS);
         // Sleeps on when other prompts' broadcasts wake it.
         sl_loop_sleep(&layers->loop, again_ns < deadline_ns ? again_ns : deadline_ns);
         is_stopping = layers->loop.stopping;
     }
+    return is_stopping ? 0 : expected_ms;
 }
 
 // ---- life -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
  *         written that the disk does not have, beside its capsule. One that the disk alone has is restored by a thread,
  *         segment by segment: the pages are read into the arena and checked by their digest, the key index is made anew,
  *         and the segment is pinned. So a restart of the store changes no bit of an answer. A prompt that comes meanwhile
- *         waits for its document. A document that was not restored is tried again after pause_ms; if a segment was
+ *         waits for its document, which then comes before the others. A document that was not restored is tried again after pause_ms; if a segment was
  *         damaged, the disk does not have the document any more, and the coordinator has its text read again.
  * Threads: one of its own; the functions from any.
  */
@@ -41,9 +41,12 @@ struct sl_document_layers_copies {
 // Looks for the layers of a document that the pins name; has written or restored what is missing. Never blocks.
 void sl_document_layers_look(struct sl_document_layers *layers, const struct sl_document_remote_kv *document,
                              struct sl_document_layers_copies *copies_out);
-// Waits while a document with which this prompt begins is being restored; after a start also until the documents are named.
-void sl_document_layers_await(struct sl_document_layers *layers, const struct sl_kv_family *family,
-                              const struct sl_prompt_hashes *prompt, int64_t deadline_ns);
+/*
+ * Waits while a document with which this prompt begins is being restored; after a start also until the documents are named.
+ * Returns 0, or at the deadline in how many milliseconds the rest is expected, by what was read so far: at least 1.
+ */
+int64_t sl_document_layers_await(struct sl_document_layers *layers, const struct sl_kv_family *family,
+                                 const struct sl_prompt_hashes *prompt, int64_t deadline_ns);
 // Returns whether a segment with this key is pinned; layers may be NULL.
 bool sl_document_layers_have(struct sl_document_layers *layers, const struct sl_capsule_id *key);
 // Holds a pinned segment, as sl_remote_kv_pins_hold() does.

@@ -254,10 +254,13 @@ static enum sl_status check(struct sl_remote_kv_pins *pins, const struct sl_caps
     struct pin *pin = find_key(pins, segments);
     SL_FAIL_IF(!pin, err, SL_ERR_NOT_FOUND, "no document here has this segment");
     SL_FAIL_IF(is_complete(pin) || head->index < pin->n_segments, err, SL_ERR_EXISTS, "this segment is here already");
+    SL_FAIL_IF(head->index > pin->n_segments, err, SL_ERR_PRECONDITION,
+               "segment %u of offloaded layers comes before those that it follows: %zu are here", head->index,
+               pin->n_segments);
     const struct sl_document_remote_kv *document = &pin->document;
-    SL_FAIL_IF(head->index != pin->n_segments || head->begin != pin->end ||
-                   head->n_slots > document->n_tokens - head->begin || family->first_offloaded_head != 0 ||
-                   family->n_offloaded_heads != document->n_offloaded_heads || family->scan != document->scan ||
+    SL_FAIL_IF(head->begin != pin->end || head->n_slots > document->n_tokens - head->begin ||
+                   family->first_offloaded_head != 0 || family->n_offloaded_heads != document->n_offloaded_heads ||
+                   family->scan != document->scan ||
                    (pin->n_segments > 0 && memcmp(family, &pin->family, sizeof *family) != 0),
                err, SL_ERR_INVALID, "segment %u of tokens [%lld, %lld) does not follow the %zu segments that are here",
                head->index, (long long)head->begin, (long long)(head->begin + head->n_slots), pin->n_segments);

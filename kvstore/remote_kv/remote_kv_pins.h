@@ -55,8 +55,8 @@ void sl_remote_kv_pins_drop(struct sl_remote_kv_pins *pins, const struct sl_docu
 
 /*
  * Checks whether the next segment of a document has this head: `segments` is the key of its segments. SL_ERR_NOT_FOUND: no
- * document has this key. SL_ERR_EXISTS: it has this segment. SL_ERR_EXHAUSTED: it exceeds max_bytes. SL_ERR_INVALID: it is
- * another segment, or not of this document.
+ * document has this key. SL_ERR_EXISTS: it has this segment. SL_ERR_PRECONDITION: one before it is missing now.
+ * SL_ERR_EXHAUSTED: it exceeds max_bytes. SL_ERR_INVALID: it is another segment, or not of this document.
  */
 enum sl_status sl_remote_kv_pins_check(struct sl_remote_kv_pins *pins, const struct sl_capsule_id *segments,
                                        const struct sl_kv_segment_head *head, struct sl_error *err);

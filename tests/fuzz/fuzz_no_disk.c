@@ -20,8 +20,8 @@ bool sl_disk_get(struct sl_disk *disk, const struct sl_capsule_id *id, struct sl
     return disk && id && entry_out && false;
 }
 
-bool sl_disk_has_prefix(struct sl_disk *disk, const struct sl_prefix *prefix) {
-    return disk && prefix && false;
+bool sl_disk_begins_with(struct sl_disk *disk, const struct sl_capsule_id *key, const struct sl_hash128 *prefix_hash) {
+    return disk && key && prefix_hash && false;
 }
 
 bool sl_disk_answers(struct sl_disk *disk) {

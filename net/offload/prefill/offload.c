@@ -11,7 +11,8 @@
 #include "engine/runtime/transfer.h"
 #include "net/offload/prefill/offload_internal.h"
 
-#define LOOK_MS 50 // between polls of the job's call while there is no room for a segment
+#define LEAST_RESTORE_MS 1500 // a store that has just started may not know its documents yet
+#define LOOK_MS          50   // between polls of the job's call while there is no room for a segment
 
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -122,6 +123,10 @@ enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl
     offload->plan = config->plan;
     offload->job_id = config->job_id;
     offload->parent = config->parent;
+    offload->restored_by_ns =
+        sl_deadline_in_ms(config->restore_ms > LEAST_RESTORE_MS ? config->restore_ms : LEAST_RESTORE_MS);
+    offload->alive = config->alive;
+    offload->arg = config->arg;
     offload->n_slots = slots_at(offload, config->plan->n_prompt);
     pthread_mutex_init(&offload->mutex, NULL);
     sl_cond_init(&offload->changed);

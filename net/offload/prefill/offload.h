@@ -43,6 +43,9 @@ struct sl_offload_config {
     Sluice__V1__StoreShare *const *stores;
     size_t n_stores;
     struct sl_rpc_call *parent; // of the calls made here; may be NULL
+    int64_t restore_ms;         // how long to wait for stores that read the prompt's document back; 1.5 s at least
+    bool (*alive)(void *arg);   // called several times a second while they do; false gives up. May be NULL
+    void *arg;
 };
 
 /*

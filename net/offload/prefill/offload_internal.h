@@ -69,6 +69,9 @@ struct sl_offload {
     const struct sl_plan *plan;
     const char *job_id;
     struct sl_rpc_call *parent;
+    int64_t restored_by_ns; // until then it waits for documents to come back
+    bool (*alive)(void *arg);
+    void *arg;
     struct sl_offloaded_heads offloaded_heads;
     struct sl_page_layout work, kept; // of pages as they are read and shipped, and of full pages as the stores keep
                                       // them

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A real sluice-kvstore with a disk is told to forget a capsule: on its way, stored, while it is fetched, and over a restart. It
-// takes segments of documents in their order.
+// takes segments of documents in their order, and tells prompts that their documents are coming.
 #include "harness.h"
 
 #include <signal.h>
@@ -299,12 +299,56 @@ static void test_store_takes_segments_one_after_another(void **state) {
     sluice__v1__grant__free_unpacked(granted, NULL);
 }
 
+static Sluice__V1__Annex *open_remote_kv(int64_t wait_ms) {
+    struct prompt prompt;
+    make_prompt(&prompt, 1, 0, N_TOKENS);
+    Sluice__V1__StoreShare share = SLUICE__V1__STORE_SHARE__INIT;
+    share.n_lanes = test_family.n_offloaded_heads;
+    Sluice__V1__OpenAnnexRequest request = SLUICE__V1__OPEN_ANNEX_REQUEST__INIT;
+    request.job_id = "job";
+    request.model_fingerprint = test_family.model_fingerprint;
+    request.share = &share;
+    request.head_dim = test_family.head_dim;
+    request.work_format = test_family.work;
+    request.rows_format = test_family.rows;
+    request.scan_format = test_family.scan;
+    request.n_tokens = N_TOKENS;
+    request.prefixes =
+        (ProtobufCBinaryData){N_TOKENS / SL_PREFIX_BLOCK * sizeof *prompt.prefixes, (uint8_t *)prompt.prefixes};
+    request.prefix_hash = (ProtobufCBinaryData){sizeof prompt.hashes.whole, prompt.hashes.whole.bytes};
+    request.wait_ms = wait_ms;
+    Sluice__V1__Annex *remote_kv;
+    struct sl_error err = {0};
+    assert_int_equal(sl_rpc_unary(channel, &sl_method_store_open_annex, &request.base, sl_deadline_in_ms(1000), NULL,
+                                  (ProtobufCMessage **)&remote_kv, &err),
+                     SL_OK);
+    return remote_kv;
+}
+
+// After a start no document is named yet. A prompt that may wait longer than one call calls again; another one gets what is there.
+static void test_store_says_that_documents_are_coming(void **state) {
+    (void)state;
+    const int64_t waits[] = {3600000, 0, -1, 1};
+    end_store();
+    start_store();
+    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
+        Sluice__V1__Annex *remote_kv = open_remote_kv(waits[i]);
+        assert_int_equal(remote_kv->restore_ms, i == 0 ? 1 : 0);
+        assert_int_equal(remote_kv->lease_id[0] == '\0', i == 0);
+        if (i > 0) {
+            release(remote_kv->lease_id);
+        }
+        sluice__v1__annex__free_unpacked(remote_kv, NULL);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_store_refuses_times_that_cannot_be),
         cmocka_unit_test(test_store_forgets_what_is_on_its_way),
         cmocka_unit_test(test_store_forgets_what_is_being_fetched_and_on_disk),
         cmocka_unit_test(test_store_takes_segments_one_after_another),
+        cmocka_unit_test(test_store_says_that_documents_are_coming),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -82,6 +82,19 @@ static void test_place_rates_follow_measurements(void **state) {
     assert_true(measured.bytes_per_s == 1e7);
 }
 
+static void test_place_restore_takes_no_longer_than_reading(void **state) {
+    (void)state;
+    assert_int_equal(sl_place_restore_ms(0, 100000), 0); // not known
+    assert_int_equal(sl_place_restore_ms(-1, 100000), 0);
+    assert_int_equal(sl_place_restore_ms(1e300, 100000), 0);
+    assert_int_equal(sl_place_restore_ms(20000, 0), 0);
+    assert_int_equal(sl_place_restore_ms(20000, INT64_MAX), 20000); // no deadline
+    assert_int_equal(sl_place_restore_ms(20000, 40000), 20000);
+    assert_int_equal(sl_place_restore_ms(20000, 30000), 10000); // then it is read in time
+    assert_int_equal(sl_place_restore_ms(20000, 20000), 20000); // only the store can be in time
+    assert_int_equal(sl_place_restore_ms(20000, 500), 500);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_place_is_one_that_is_possible),
@@ -89,6 +102,7 @@ int main(void) {
         cmocka_unit_test(test_place_weighs_answers_lines_and_the_link),
         cmocka_unit_test(test_place_without_rates_compares_tokens),
         cmocka_unit_test(test_place_rates_follow_measurements),
+        cmocka_unit_test(test_place_restore_takes_no_longer_than_reading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

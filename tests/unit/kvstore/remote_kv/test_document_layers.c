@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,41 @@ struct fixture {
     const struct sl_ops *ops;
     struct prompt prompt, asked; // of the document, and of a question on it
 };
+
+static struct sl_capsule_id first_read;     // since forget_reads()
+static atomic_int n_reads, n_busy, slow_ms; // n_busy: reads while others read the disk; slow_ms: of each read
+static struct fixture *_Atomic drops_all;   // after one read, the document that was read is dropped
+
+enum sl_status __real_sl_disk_read(struct sl_disk *disk, const struct sl_capsule_id *key, int64_t deadline_ns,
+                                   struct sl_capsule_bytes *capsule_out, struct sl_error *err);
+enum sl_status __wrap_sl_disk_read(struct sl_disk *disk, const struct sl_capsule_id *key, int64_t deadline_ns,
+                                   struct sl_capsule_bytes *capsule_out, struct sl_error *err);
+static struct sl_document_remote_kv document(const struct fixture *fixture, const struct sl_capsule_id *capsule);
+
+enum sl_status __wrap_sl_disk_read(struct sl_disk *disk, const struct sl_capsule_id *key, int64_t deadline_ns,
+                                   struct sl_capsule_bytes *capsule_out, struct sl_error *err) {
+    uint32_t index;
+    (void)sl_document_segments_of(key, &index);
+    if (atomic_fetch_add(&n_reads, 1) == 0) {
+        first_read = *key;
+    }
+    if (atomic_load(&n_busy) > 0 && atomic_fetch_sub(&n_busy, 1) > 0) {
+        return sl_fail(err, SL_ERR_DEADLINE, "busy");
+    }
+    sl_sleep_ms(atomic_load(&slow_ms));
+    enum sl_status status = __real_sl_disk_read(disk, key, deadline_ns, capsule_out, err);
+    struct fixture *fixture = index > 0 ? atomic_exchange(&drops_all, NULL) : NULL;
+    if (fixture) {
+        const struct sl_document_remote_kv one = document(fixture, &a);
+        sl_remote_kv_pins_drop(fixture->pins, &one);
+    }
+    return status;
+}
+
+static void forget_reads(int each_ms) {
+    atomic_store(&n_reads, 0);
+    atomic_store(&slow_ms, each_ms);
+}
 
 static struct sl_stored *hold(void *arg, const struct sl_capsule_id *key) {
     return sl_remote_kv_pins_hold(arg, key);
@@ -248,6 +284,73 @@ static void test_layers_are_awaited_by_prompts_that_begin_with_them(void **state
     assert_is_found(fixture);
 }
 
+// A document whose segments are dropped while it is restored begins again: its file is not damaged.
+static void test_a_document_that_is_dropped_meanwhile_stays_on_disk(void **state) {
+    struct fixture *fixture = *state;
+    leave_on_disk(fixture);
+    atomic_store(&drops_all, fixture);
+    forget_reads(0);
+    name(fixture, &a);
+    look_until(fixture, &a, true, true);
+    assert_null(atomic_load(&drops_all));
+    assert_int_equal(atomic_load(&n_reads), 4); // 0, 1, which has lost 0 meanwhile, and both again
+    assert_int_equal(n_files(fixture), 2);
+    assert_is_found(fixture);
+}
+
+// The prompt's document comes before others, in which order the coordinator may name them.
+static void test_the_awaited_document_comes_first(void **state) {
+    struct fixture *fixture = *state;
+    const struct sl_capsule_id last = {1, 2, {{5}}};
+    const struct sl_document_remote_kv two[] = {document(fixture, &b), document(fixture, &last)};
+    struct prompt other;
+    make_prompt(&other, 2, 0, N_ASKED);
+    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, two, 2, 0, NULL), SL_OK);
+    read_document(fixture, &b);
+    struct prompt mine = fixture->prompt;
+    make_prompt(&fixture->prompt, 2, 0, N_TOKENS);
+    read_document(fixture, &last);
+    sl_protected_set(fixture->protected, NULL, 0);
+    look_until(fixture, &b, true, true);
+    look_until(fixture, &last, true, true);
+    fixture->prompt = mine;
+    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, NULL, 0, 0, NULL), SL_OK);
+    assert_int_equal(n_segments(fixture), 0);
+    forget_reads(0);
+    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, two, 2, 0, NULL), SL_OK);
+    assert_int_equal(sl_document_layers_await(fixture->layers, &fixture->family, &other.hashes, INT64_MAX), 0);
+    const struct sl_capsule_id wanted = sl_document_segments_id(&last, two[1].n_offloaded_heads, two[1].scan);
+    assert_memory_equal(&first_read, &wanted, sizeof wanted);
+}
+
+// While others read the disk, a document is not given up.
+static void test_a_busy_disk_is_asked_again(void **state) {
+    struct fixture *fixture = *state;
+    leave_on_disk(fixture);
+    atomic_store(&n_busy, 2);
+    name(fixture, &a);
+    assert_int_equal(sl_document_layers_await(fixture->layers, &fixture->family, &fixture->asked.hashes, INT64_MAX), 0);
+    assert_int_equal(atomic_load(&n_busy), 0);
+    assert_is_found(fixture);
+}
+
+// A prompt that cannot wait is told when its document is expected.
+static void test_prompts_are_told_when_their_document_comes(void **state) {
+    struct fixture *fixture = *state;
+    leave_on_disk(fixture);
+    name(fixture, &a);
+    forget_reads(50);
+    assert_int_equal(sl_document_layers_await(fixture->layers, &fixture->family, &fixture->asked.hashes, 0), 1);
+    assert_int_equal(sl_document_layers_await(fixture->layers, &fixture->family, &fixture->asked.hashes, INT64_MAX), 0);
+    const struct sl_document_remote_kv one = document(fixture, &a);
+    sl_remote_kv_pins_drop(fixture->pins, &one); // both segments took 50 ms at least: together it is expected after 100
+    forget_reads(0);
+    assert_in_range(sl_document_layers_await(fixture->layers, &fixture->family, &fixture->asked.hashes, 0), 100,
+                    WAIT_MS);
+    assert_int_equal(sl_document_layers_await(fixture->layers, &fixture->family, &fixture->asked.hashes, INT64_MAX), 0);
+    assert_is_found(fixture);
+}
+
 static void damage_one(struct fixture *fixture) {
     DIR *dir = opendir(fixture->folder.path);
     struct dirent *entry;
@@ -397,36 +500,20 @@ static enum sl_status put(struct fixture *fixture, int i, void (*change)(struct 
     return status;
 }
 
-static void other_magic(struct sl_kv_segment_head *head) {
-    head->magic[7] = 'X';
-}
-static void other_version(struct sl_kv_segment_head *head) {
-    head->version++;
-}
-static void other_index(struct sl_kv_segment_head *head) {
-    head->index++;
-}
-static void other_heads(struct sl_kv_segment_head *head) {
-    head->family.n_offloaded_heads++;
-}
-static void other_scan(struct sl_kv_segment_head *head) {
-    head->family.scan = SL_KV_INT8;
-}
-static void other_format(struct sl_kv_segment_head *head) {
-    head->family.work = -1;
-}
-static void other_begin(struct sl_kv_segment_head *head) {
-    head->begin += 64;
-}
-static void no_slots(struct sl_kv_segment_head *head) {
-    head->n_slots = 0;
-}
-static void most_slots(struct sl_kv_segment_head *head) {
-    head->n_slots = INT64_MAX;
-}
-static void other_bytes(struct sl_kv_segment_head *head) {
-    head->body_bytes--;
-}
+#define CHANGE(name, change)                                                                                           \
+    static void name(struct sl_kv_segment_head *head) {                                                                \
+        change;                                                                                                        \
+    }
+CHANGE(other_magic, head->magic[7] = 'X')
+CHANGE(other_version, head->version++)
+CHANGE(other_index, head->index++)
+CHANGE(other_heads, head->family.n_offloaded_heads++)
+CHANGE(other_scan, head->family.scan = SL_KV_INT8)
+CHANGE(other_format, head->family.work = -1)
+CHANGE(other_begin, head->begin += 64)
+CHANGE(no_slots, head->n_slots = 0)
+CHANGE(most_slots, head->n_slots = INT64_MAX)
+CHANGE(other_bytes, head->body_bytes--)
 
 // Segments that arrive one by one make a document, if they are whole, in order and of that document.
 static void test_segments_that_arrive_are_checked(void **state) {
@@ -442,7 +529,7 @@ static void test_segments_that_arrive_are_checked(void **state) {
         assert_int_equal(put(fixture, 0, changes[i]), SL_ERR_INVALID);
     }
     assert_int_equal(put(fixture, 0, other_version), SL_ERR_UNSUPPORTED);
-    assert_int_equal(put(fixture, 1, NULL), SL_ERR_INVALID); // the first one is missing
+    assert_int_equal(put(fixture, 1, NULL), SL_ERR_PRECONDITION); // the first one is missing
     assert_int_equal(put(fixture, 0, NULL), SL_OK);
     assert_int_equal(put(fixture, 0, NULL), SL_ERR_EXISTS);
     assert_int_equal(look(fixture, &a).memory_bytes, 0); // not all of it
@@ -495,6 +582,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_layers_come_back_as_they_were),
         TEST(test_layers_are_awaited_by_prompts_that_begin_with_them),
+        TEST(test_a_document_that_is_dropped_meanwhile_stays_on_disk),
+        TEST(test_the_awaited_document_comes_first),
+        TEST(test_a_busy_disk_is_asked_again),
+        TEST(test_prompts_are_told_when_their_document_comes),
         TEST(test_damaged_layers_are_not_used),
         TEST(test_layers_are_forgotten_with_their_document),
         TEST(test_layers_stay_on_disk_while_their_document_is_named),

@@ -93,6 +93,16 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %lld tokens", (long long)request->n_tokens);
     }
     pthread_mutex_lock(&store->mutex);
+    store->wait_ms = request->wait_ms;
+    bool is_restoring = request->wait_ms > 0 && store->n_restoring > 0;
+    store->n_restoring -= is_restoring;
+    pthread_mutex_unlock(&store->mutex);
+    if (is_restoring) {
+        Sluice__V1__Annex later = SLUICE__V1__ANNEX__INIT;
+        later.restore_ms = 1;
+        return sl_rpc_call_send(call, &later.base);
+    }
+    pthread_mutex_lock(&store->mutex);
     struct fake_remote_kv *remote_kv = fake_store_remote_kv(store, request->share->first_lane);
     if (remote_kv == NULL) {
         assert_true(store->n_remote_kvs < FAKE_MAX_REMOTE_KVS);

@@ -53,6 +53,8 @@ struct fake_store {
     bool one_at_a_time;               // a grant is refused while something granted has not arrived
     int n_refused;                    // such grants
     bool says_exists;                 // OpenAnnex is answered by what is none of its answers
+    int n_restoring;                  // calls of OpenAnnex that say that the document is read back
+    int64_t wait_ms;                  // of the last call
     int n_unready;                    // calls of AwaitAnnex that come back with nothing, after a while
 };
 

@@ -54,6 +54,8 @@ struct fixture {
     struct sl_node node; // with a fabric and an arena of its own, of every test
     struct fake_store stores[2];
     struct job job; // of the test at hand
+    int64_t restore_ms;
+    int n_alive; // such calls, until it is not
 };
 
 static struct sl_plan make_plan_of(struct fixture *f, const char *text, bool local, int64_t n_prompt) {
@@ -177,6 +179,11 @@ static int stop(void **state) {
 
 // ---- one job -------------------------------------------------------------------------------------------------------
 
+static bool is_alive(void *arg) {
+    struct fixture *f = arg;
+    return f->n_alive-- > 0;
+}
+
 static enum sl_status open_job(struct fixture *f, struct job *job, struct sl_plan *plan, const struct share *shares,
                                size_t n_shares, struct sl_session *resumed, struct sl_error *err) {
     *job = (struct job){.plan = plan};
@@ -195,7 +202,10 @@ static enum sl_status open_job(struct fixture *f, struct job *job, struct sl_pla
                                        .tokens = f->tokens,
                                        .salt = &(struct sl_hash128){{1}},
                                        .stores = job->pointers,
-                                       .n_stores = n_shares};
+                                       .n_stores = n_shares,
+                                       .restore_ms = f->restore_ms,
+                                       .alive = is_alive,
+                                       .arg = f};
     enum sl_status status = sl_offload_open(&config, &job->offload, err);
     if (status == SL_OK) {
         struct sl_reader_config reader_config = {.plan = plan,
@@ -508,6 +518,30 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
     sl_session_destroy(&whole);
 }
 
+// A store that reads the document back is asked again, as long as the job may wait; then the job takes what there is.
+static void test_offload_waits_for_what_is_read_back(void **state) {
+    struct fixture *f = *state;
+    static const struct share shares[] = {{0, 0, 4, 0}};
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    f->stores[0].n_restoring = 3;
+    f->restore_ms = 60000;
+    f->n_alive = 3;
+    assert_int_equal(open_job(f, job, &f->plan, shares, 1, NULL, &err), SL_OK);
+    assert_int_equal(f->n_alive, 0);
+    assert_in_range(f->stores[0].wait_ms, 1, 60000 - 3); // the time that is left
+    close_job(job);
+    f->stores[0].n_restoring = 1000000;
+    f->n_alive = 1000000;
+    f->restore_ms = 0; // not known: a moment
+    assert_int_equal(open_job(f, job, &f->plan, shares, 1, NULL, &err), SL_OK);
+    assert_true(f->n_alive < 1000000 && f->stores[0].wait_ms < 0); // no time is left
+    close_job(job);
+    f->n_alive = 1;
+    f->restore_ms = 60000;
+    assert_int_equal(open_job(f, job, &f->plan, shares, 1, NULL, &err), SL_ERR_CANCELLED);
+}
+
 static void test_offload_names_the_store_that_is_lost(void **state) {
     struct fixture *f = *state;
     static const struct share shares[] = {{0, 0, 2, 0}, {1, 2, 2, 0}};
@@ -558,6 +592,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_offload_does_not_ship_what_is_stored, start_shm, stop),
         cmocka_unit_test_setup_teardown(test_offload_waits_for_what_stores_build, start_shm, stop),
         cmocka_unit_test_setup_teardown(test_offload_ships_what_a_budget_leaves, start_tcp, stop),
+        cmocka_unit_test_setup_teardown(test_offload_waits_for_what_is_read_back, start_tcp, stop),
         cmocka_unit_test_setup_teardown(test_offload_names_the_store_that_is_lost, start_shm, stop),
         cmocka_unit_test_setup_teardown(test_offload_refuses_stores_that_do_not_fit, start_shm, stop),
     };
