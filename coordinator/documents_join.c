@@ -24,6 +24,7 @@
 
 #define REREAD     32 // docs/USING.md has the measurement
 #define MAX_REREAD (1 << 20)
+#define AGAIN      "or have the texts read again (`sluice run --no-reuse`, by HTTP \"reuse\": false)"
 
 struct ids {
     int32_t *ids; // owned
@@ -58,30 +59,23 @@ static enum sl_status check_documents(const struct sl_coordinator *coordinator,
     int64_t n_tokens = 0;
     for (int i = 0; i < prompt->n_documents; i++) {
         const struct sl_document *document = prompt->documents[i];
+        const char *why = document->n_offloaded_heads > 0      ? "offloads layers"
+                          : sl_document_is_compacted(document) ? "evicts"
+                                                               : NULL;
         SL_TRY(sl_document_prompt_check(document, coordinator->model_fingerprint, request, err));
-        if (!request->no_reuse && strcmp(document->recipe, first->recipe) != 0) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "documents: %s was read under %s and %s under %s: only capsules of one recipe can be joined; "
-                "add one of them again, or have the texts read again (`sluice run --no-reuse`, by HTTP \"reuse\": "
-                "false)",
-                first->name, first->recipe, document->name, document->recipe);
-        }
-        if (!request->no_reuse && document->n_offloaded_heads > 0) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "documents: %s was read under %s, which offloads layers: it is asked alone; add it again under another "
-                "recipe, or have the texts read again (`sluice run --no-reuse`, by HTTP \"reuse\": false)",
-                document->name, document->recipe);
-        }
-        if (!request->no_reuse && sl_document_is_compacted(document)) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "documents: %s was read under %s, which evicts: it is asked alone; add it again under another "
-                "recipe, or have the texts read again (`sluice run --no-reuse`, by HTTP \"reuse\": false)",
-                document->name, document->recipe);
-        }
+        SL_FAIL_IF(
+            !request->no_reuse && why != NULL, err, SL_ERR_INVALID,
+            "documents: %s was read under %s, which %s: it is asked alone; add it again under another recipe, " AGAIN,
+            document->name, document->recipe, why);
         n_tokens += document->n_tokens;
+    }
+    for (int i = 1; i < prompt->n_documents; i++) { // last: the remedy for one that is asked alone is another
+        const struct sl_document *document = prompt->documents[i];
+        SL_FAIL_IF(
+            !request->no_reuse && strcmp(document->recipe, first->recipe) != 0, err, SL_ERR_INVALID,
+            "documents: %s was read under %s and %s under %s: only capsules of one recipe can be joined; add one "
+            "of them again, " AGAIN,
+            first->name, first->recipe, document->name, document->recipe);
     }
     int64_t n_positions = coordinator->model.max_positions;
     SL_FAIL_IF(n_tokens > n_positions, err, SL_ERR_INVALID,

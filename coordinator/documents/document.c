@@ -17,12 +17,17 @@ enum sl_status sl_document_check_name(const char *name, struct sl_error *err) {
     while (n_good < n && (is_alphanumeric(name[n_good]) || (n_good > 0 && strchr("._-", name[n_good]) != NULL))) {
         n_good++;
     }
-    return n_good == n
-               ? SL_OK
-               : sl_fail(err, SL_ERR_INVALID,
-                         "name: byte %zu is 0x%02x; a document's name is letters, digits, '.', '_' and '-', and "
-                         "begins with a letter or a digit",
-                         n_good, (unsigned char)name[n_good]);
+    if (n_good == n) {
+        return SL_OK;
+    }
+    const unsigned char bad = (unsigned char)name[n_good];
+    char shown[] = "'?', ";
+    shown[1] = (char)bad;
+    return sl_fail(
+        err, SL_ERR_INVALID,
+        "name: byte %zu is %s0x%02x; a document's name is letters, digits, '.', '_' and '-', and begins with a "
+        "letter or a digit",
+        n_good, bad >= 0x20 && bad < 0x7f ? shown : "", bad);
 }
 
 enum sl_status sl_document_create(const char *tenant, const char *name, const char *text,

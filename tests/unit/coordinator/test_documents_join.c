@@ -82,6 +82,7 @@ static void add(const char *name, const char *text, bool chat, const char *recip
     strcpy(document->recipe, recipe);
     document->chat = chat;
     document->model_fingerprint = MODEL;
+    document->n_offloaded_heads = strstr(recipe, "place=offload") != NULL ? 4 : 0;
     document->n_tokens = (int64_t)n_ids;
     document->capsule_tokens = (int64_t)n_ids - 1;
     document->capsule.prefix_hash = sl_prefix_hash(&salt, ids, document->capsule_tokens - stale);
@@ -244,6 +245,12 @@ static void test_joined_prompt_refuses_by_name(void **state) {
     assert_refused(&asked, SL_ERR_INVALID,
                    "documents: g was read under full and h under full,format=int4: only capsules of one recipe can be "
                    "joined; add one of them again, or have the texts read again (`sluice run --no-reuse`, ");
+    add("o", text, false, "place=offload/1-", false); // whatever recipe the other one is read under
+    ask(&asked, (const char *const[]){"g", "o"}, 2, false);
+    assert_refused(
+        &asked, SL_ERR_INVALID,
+        "documents: o was read under place=offload/1-, which offloads layers: it is asked alone; add it again "
+        "under another recipe, or have the texts read again (`sluice run --no-reuse`, ");
     char *endless = malloc(1000001);
     memset(endless, 'a', 1000000);
     endless[1000000] = '\0';

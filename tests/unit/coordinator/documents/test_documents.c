@@ -16,6 +16,7 @@ static void test_document_names_are_words(void **state) {
             assert_in_range((unsigned char)*c, 0x20, 0x7e);
         }
         assert_true(strlen(err.text) < 200);
+        assert_int_equal(strstr(err.text, "byte 1 is '/', 0x2f;") != NULL, strcmp(bad[i], "a/b") == 0);
     }
     const char *good[] = {"a", "GPL-3.0", "report_2026.txt", "0"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
