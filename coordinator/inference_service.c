@@ -66,14 +66,22 @@ static enum sl_status send_events(struct sl_rpc_call *call, struct sl_tenant *te
             continue;
         }
         const int64_t turn_ends_ns = sl_deadline_in_ms(TURN_MS);
+        bool again;
         do {
-            status = sl_rpc_call_send_packed(call, packed, n_bytes);
+            const uint8_t *next;
+            size_t n_next;
+            const enum sl_status found = sl_event_log_wait(&job->log, sequence + 1, 0, &next, &n_next);
+            again = found == SL_OK && sl_now_ns() < turn_ends_ns;
+            status = sl_rpc_call_send_packed(call, packed, n_bytes, again || found == SL_ERR_NOT_FOUND);
             if (has_turns) { // a turn lasts until gRPC has the event; each wait costs two switches of threads
                 sl_rpc_call_wait_sent(call, turn_ends_ns);
             }
             sequence += status == SL_OK;
-        } while (status == SL_OK && sl_now_ns() < turn_ends_ns &&
-                 sl_event_log_wait(&job->log, sequence, 0, &packed, &n_bytes) == SL_OK);
+            if (again) {
+                packed = next;
+                n_bytes = n_next;
+            }
+        } while (status == SL_OK && again);
         sl_tenant_end_sending(tenant);
         SL_FAIL_IF(status != SL_OK, err, status, "the client is gone");
     }

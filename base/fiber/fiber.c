@@ -4,7 +4,9 @@
  *         A fiber that waits saves its registers on its stack and goes back to its carrier, which notes the wait under the lock. A wake
  *         that comes in between is noted, and the carrier makes the fiber ready again: so no wake is lost, and no fiber runs before its
  *         registers are saved. A thread of its own waits for the deadlines: carriers may be busy.
- *         An idle carrier is called if fewer are on their way than fibers are ready.
+ *         An idle carrier is called if fewer are on their way than fibers are ready. A fiber that wakes another one usually waits soon,
+ *         and then its own carrier is free: that one counts as on its way, so most wakes need no call. So does a thread
+ *         that is a carrier between sl_carrier_begin() and sl_carrier_end().
  */
 #include "base/fiber/fiber.h"
 
@@ -36,6 +38,9 @@
 
 #define SLACK_NS SL_NS_PER_MS // most waits end before their deadline, and the clock looks no more often
 
+#define GUEST_NS SL_NS_PER_MS        // after which a thread that is a carrier for a moment leaves fibers to the others
+#define SOON_NS  (SL_NS_PER_MS / 10) // a fiber that has run for longer is not expected to wait soon
+
 enum { SPARE_CARRIERS = 2, SPARE_STACKS = 32 }; // carriers beside those of tokenizing; free stacks that are kept
 
 enum state { RUNNING, CALLING, PREPARING, WOKEN, WAITING, ENDED }; // a ready fiber counts as running
@@ -56,6 +61,10 @@ struct sl_carrier {
     struct sl_fiber *fiber;
     struct sl_carrier *next; // idle, or to be called
     _Atomic uint32_t called;
+    // Only its thread uses these:
+    bool comes;      // it will look for ready fibers, soon if it began to do something else just now
+    bool is_counted; // in n_called, for a fiber that it has made ready
+    int64_t since_ns;
 };
 
 struct sl_fiber { // at the top of its stack
@@ -91,9 +100,14 @@ static struct {
 static _Thread_local struct sl_carrier *own_carrier;
 
 // A function that a compiler does not put into another one reads the thread's register anew after each switch.
-__attribute__((noinline)) struct sl_fiber *sl_fiber_current(void) {
+__attribute__((noinline)) static struct sl_carrier *carrier_of_thread(void) {
     __asm__ volatile("");
-    return own_carrier ? own_carrier->fiber : NULL;
+    return own_carrier;
+}
+
+struct sl_fiber *sl_fiber_current(void) {
+    struct sl_carrier *own = carrier_of_thread();
+    return own ? own->fiber : NULL;
 }
 
 static char *bottom_of(struct sl_fiber *fiber) {
@@ -220,8 +234,14 @@ static void settle(size_t at, struct sl_fiber *fiber) {
     put(at, fiber);
 }
 
-// Takes an idle carrier, if there is one, and fewer are on their way than fibers are ready. The caller calls it.
+// Takes an idle carrier, if there is one, and fewer are on their way than fibers are ready. The caller calls it. If the caller's thread
+// comes soon itself, it counts as on its way.
 static struct sl_carrier *take_idle(void) {
+    struct sl_carrier *own = carrier_of_thread();
+    if (own && own->comes && !own->is_counted && all.n_called < all.n_ready && sl_now_ns() - own->since_ns < SOON_NS) {
+        own->is_counted = true;
+        all.n_called++;
+    }
     struct sl_carrier *carrier = all.n_called < all.n_ready ? all.idle : NULL;
     if (carrier) {
         all.idle = carrier->next;
@@ -297,8 +317,8 @@ void sl_carriers_call(struct sl_carrier *carriers) {
     }
 }
 
-// Waits for a ready fiber, and takes it. Lock held.
-static struct sl_fiber *take(struct sl_carrier *own) {
+// Waits for a ready fiber. Lock held.
+static void wait_for_ready(struct sl_carrier *own) {
     while (!all.ready) {
         own->next = all.idle;
         all.idle = own;
@@ -310,6 +330,9 @@ static struct sl_fiber *take(struct sl_carrier *own) {
         pthread_mutex_lock(&all.lock);
         all.n_called--;
     }
+}
+
+static struct sl_fiber *take_ready(void) {
     struct sl_fiber *fiber = all.ready;
     all.ready = fiber->next;
     all.last = all.ready ? all.last : &all.ready;
@@ -317,55 +340,117 @@ static struct sl_fiber *take(struct sl_carrier *own) {
     return fiber;
 }
 
-static void *carry(void *arg) {
-    struct sl_carrier *own = own_carrier = arg;
+// Notes that this thread looks for ready fibers now, or does not come soon. Lock held.
+static void uncount(struct sl_carrier *own) {
+    own->comes = false;
+    all.n_called -= own->is_counted;
+    own->is_counted = false;
+}
+
+// Runs the first ready fiber until it waits or ends. Lock held, but not meanwhile.
+static void run_ready(struct sl_carrier *own) {
+    struct sl_fiber *fiber = own->fiber = take_ready();
+    struct sl_carrier *other = take_idle();
+    pthread_mutex_unlock(&all.lock);
+    sl_carriers_call(other);
+    own->since_ns = sl_now_ns();
+    own->comes = true;
+    fiber->carrier = own;
+    sl_locals_use(&fiber->locals);
+    go(&own->context, &fiber->context, false);
+    while (fiber->state == CALLING) {
+        fiber->fn(fiber->arg);
+        fiber->state = RUNNING;
+        go(&own->context, &fiber->context, false);
+    }
+    own->fiber = NULL;
+    sl_locals_use(NULL);
+    bool is_sooner;
+#if defined(__SANITIZE_ADDRESS__)
+    if (fiber->state == ENDED) {
+        __asan_unpoison_memory_region(fiber->context.bottom, (size_t)((char *)fiber - (char *)fiber->context.bottom));
+    }
+#endif
+    pthread_mutex_lock(&all.lock);
+    uncount(own);
+    struct sl_fiber *unused = note(fiber, &is_sooner);
+    if (unused || is_sooner) {
+        pthread_mutex_unlock(&all.lock);
+        unmap_fibers(unused);
+        if (is_sooner) {
+            atomic_fetch_add(&all.clock_rings, 1);
+            sl_futex_wake_private(&all.clock_rings, 1);
+        }
+        pthread_mutex_lock(&all.lock);
+    }
+}
+
+// Prepares a thread for going to fibers and back.
+static void init_context(struct context *own) {
+    (void)own;
 #if defined(__SANITIZE_THREAD__)
-    own->context.tsan = __tsan_get_current_fiber();
+    own->tsan = __tsan_get_current_fiber();
 #elif defined(__SANITIZE_ADDRESS__)
     pthread_attr_t attr;
     void *bottom = NULL;
     if (pthread_getattr_np(pthread_self(), &attr) == 0) {
-        pthread_attr_getstack(&attr, &bottom, &own->context.bytes);
+        pthread_attr_getstack(&attr, &bottom, &own->bytes);
         pthread_attr_destroy(&attr);
     }
-    own->context.bottom = bottom;
+    own->bottom = bottom;
 #endif
+}
+
+static void *carry(void *arg) {
+    struct sl_carrier *own = own_carrier = arg;
+    init_context(&own->context);
     pthread_mutex_lock(&all.lock);
     for (;;) {
-        struct sl_fiber *fiber = own->fiber = take(own);
+        wait_for_ready(own);
+        run_ready(own);
+    }
+    return NULL;
+}
+
+void sl_carrier_begin(void) {
+    static _Thread_local struct sl_carrier guest;
+    static _Thread_local bool is_known;
+    if (!is_known) {
+        init_context(&guest.context);
+        is_known = true;
+    }
+    guest.comes = true;
+    guest.since_ns = sl_now_ns();
+    own_carrier = &guest;
+}
+
+void sl_carrier_end(void) {
+    struct sl_carrier *own = own_carrier;
+    if (own->is_counted) {
+        const int64_t end_ns = sl_now_ns() + GUEST_NS;
+        pthread_mutex_lock(&all.lock);
+        uncount(own);
+        while (all.n_ready > all.n_called && sl_now_ns() < end_ns) {
+            run_ready(own);
+        }
         struct sl_carrier *other = take_idle();
         pthread_mutex_unlock(&all.lock);
         sl_carriers_call(other);
-        fiber->carrier = own;
-        sl_locals_use(&fiber->locals);
-        go(&own->context, &fiber->context, false);
-        while (fiber->state == CALLING) {
-            fiber->fn(fiber->arg);
-            fiber->state = RUNNING;
-            go(&own->context, &fiber->context, false);
-        }
-        own->fiber = NULL;
-        sl_locals_use(NULL);
-        bool is_sooner;
-#if defined(__SANITIZE_ADDRESS__)
-        if (fiber->state == ENDED) {
-            __asan_unpoison_memory_region(fiber->context.bottom,
-                                          (size_t)((char *)fiber - (char *)fiber->context.bottom));
-        }
-#endif
-        pthread_mutex_lock(&all.lock);
-        struct sl_fiber *unused = note(fiber, &is_sooner);
-        if (unused || is_sooner) {
-            pthread_mutex_unlock(&all.lock);
-            unmap_fibers(unused);
-            if (is_sooner) {
-                atomic_fetch_add(&all.clock_rings, 1);
-                sl_futex_wake_private(&all.clock_rings, 1);
-            }
-            pthread_mutex_lock(&all.lock);
-        }
     }
-    return NULL;
+    own->comes = false;
+    own_carrier = NULL;
+}
+
+void sl_fiber_compute(void) {
+    struct sl_carrier *own = carrier_of_thread();
+    if (!own || !own->is_counted) {
+        return;
+    }
+    pthread_mutex_lock(&all.lock);
+    uncount(own);
+    struct sl_carrier *other = take_idle();
+    pthread_mutex_unlock(&all.lock);
+    sl_carriers_call(other);
 }
 
 // Ends waits whose deadline has passed.

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/fiber/fiber.h"
 #include "base/locked.h"
 #include "base/processors.h"
 #include "engine/text/tokenizer/tokenizer.h"
@@ -108,6 +109,7 @@ static enum sl_status share_turn(void *arg) {
     struct sl_tokenizing_turn *turn = arg;
     struct sl_tokenizing *tokenizing = turn->tokenizing;
     const int64_t now_ns = sl_now_ns();
+    sl_fiber_compute();
     if (now_ns < turn->deadline_ns && now_ns - turn->since_ns < SLICE_NS) {
         return SL_OK;
     }

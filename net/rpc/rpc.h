@@ -132,8 +132,9 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms);
 // deadline has passed, or the message before was not taken. SL_ERR_INTERNAL: not the method's reply (logged). The caller keeps
 // the message.
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message);
-// Sends a message of a stream that the caller has packed already; its type is the method's reply.
-enum sl_status sl_rpc_call_send_packed(struct sl_rpc_call *call, const uint8_t *packed, size_t n_bytes);
+// Sends a message of a stream that the caller has packed already; its type is the method's reply. follows: another message, or the
+// status, follows at once, and this one may wait for it.
+enum sl_status sl_rpc_call_send_packed(struct sl_rpc_call *call, const uint8_t *packed, size_t n_bytes, bool follows);
 // Waits until the transport has taken the last message of a stream: SL_OK or SL_ERR_CANCELLED.
 enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call);
 // Waits the same way, but at most until the deadline.

@@ -384,16 +384,19 @@ enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call) {
     return failed ? SL_ERR_CANCELLED : SL_OK;
 }
 
-static enum sl_status send_bytes(struct sl_rpc_call *call, grpc_byte_buffer *bytes) {
+// follows: another message or the status does at once, and this one goes out with it.
+static enum sl_status send_bytes(struct sl_rpc_call *call, grpc_byte_buffer *bytes, bool follows) {
     grpc_op ops[2] = {0};
     size_t n_ops = 0;
     enum sl_status status = sl_rpc_call_flush(call);
     if (status == SL_OK) {
         if (!call->metadata_sent) {
             call->metadata_sent = true;
+            follows = false; // gRPC writes the metadata before it calls the batch complete
             ops[n_ops++].op = GRPC_OP_SEND_INITIAL_METADATA;
         }
         ops[n_ops].op = GRPC_OP_SEND_MESSAGE;
+        ops[n_ops].flags = follows ? GRPC_WRITE_BUFFER_HINT : 0;
         ops[n_ops++].data.send_message.send_message = bytes;
         call->is_sending = true; // only this thread sends, and nothing is under way
         call->send_tag.fn = on_sent;
@@ -417,17 +420,18 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
         sl_log_error("rpc", "%s: sends a %s, not a %s", method->path, message->descriptor->name, method->reply->name);
         return SL_ERR_INTERNAL;
     }
-    return method->kind == SL_RPC_UNARY ? keep_reply(call, message) : send_bytes(call, sl_rpc_message_pack(message));
+    return method->kind == SL_RPC_UNARY ? keep_reply(call, message)
+                                        : send_bytes(call, sl_rpc_message_pack(message), false);
 }
 
-enum sl_status sl_rpc_call_send_packed(struct sl_rpc_call *call, const uint8_t *packed, size_t n_bytes) {
+enum sl_status sl_rpc_call_send_packed(struct sl_rpc_call *call, const uint8_t *packed, size_t n_bytes, bool follows) {
     if (sl_rpc_call_cancelled(call)) {
         return SL_ERR_CANCELLED;
     }
     grpc_slice slice = grpc_slice_from_copied_buffer((const char *)packed, n_bytes);
     grpc_byte_buffer *bytes = grpc_raw_byte_buffer_create(&slice, 1); // takes a reference of its own
     grpc_slice_unref(slice);
-    return send_bytes(call, bytes);
+    return send_bytes(call, bytes, follows);
 }
 
 enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMessageDescriptor *type,

@@ -6,7 +6,8 @@
  *         grpc_completion_queue_next(), but a thread that always finds an event ready never gets to the sockets: with a
  *         single poller a client's cancellation is noticed thousands of messages late. And when a connection ends, the
  *         thread that notices it ends all its calls, some 100 us each. Meanwhile the others serve, so there are more than
- *         processors. Tags do little; code that must wait runs on another thread.
+ *         processors. Tags do little; code that must wait runs on another thread, or on a fiber: the polling thread itself runs
+ *         the fibers that a tag makes ready, if most others poll. A wake of another thread takes longer than most of what they do.
  *
  *         sl_rpc_shutdown() joins the pollers and destroys the queue, but leaves gRPC core itself initialised: its own
  *         shutdown sometimes waits ten seconds for a background poller, and a process that stops serving gains nothing
@@ -37,6 +38,7 @@ static struct {
     grpc_completion_queue *queue;
     pthread_t pollers[N_POLLERS];
     int n_pollers;
+    atomic_int n_carriers; // pollers that handle an event, and the fibers that it makes ready
     atomic_int live_calls;
 } runtime;
 
@@ -56,7 +58,16 @@ static void *poll_queue(void *queue) {
         }
         struct sl_rpc_tag *tag = event.tag;
         SL_RPC_TAKE_OVER(tag);
+        const bool carries =
+            atomic_fetch_add(&runtime.n_carriers, 1) < N_POLLERS / 2; // the others stay with the sockets
+        if (carries) {
+            sl_carrier_begin();
+        }
         tag->fn(tag, event.success != 0);
+        if (carries) {
+            sl_carrier_end();
+        }
+        atomic_fetch_sub(&runtime.n_carriers, 1);
     }
 }
 
@@ -145,10 +156,36 @@ static void start_batch(void *arg) {
     batch->error = grpc_call_start_batch(batch->call, batch->ops, batch->n_ops, batch->tag, NULL);
 }
 
+/*
+ * Starts a batch from a fiber. gRPC often completes a send at once: then the tag runs here, where the queue would wake a polling
+ * thread for it. The tag may be another call's, so a caller must hold no lock that a tag takes. A tag's own batches go to the queue.
+ */
+static void start_from_fiber(void *arg) {
+    static _Thread_local bool is_in_tag;
+    if (is_in_tag) {
+        start_batch(arg);
+        return;
+    }
+    void *tag;
+    int ok;
+    grpc_completion_queue_thread_local_cache_init(runtime.queue);
+    start_batch(arg);
+    if (grpc_completion_queue_thread_local_cache_flush(runtime.queue, &tag, &ok)) {
+        SL_RPC_TAKE_OVER(tag);
+        is_in_tag = true;
+        ((struct sl_rpc_tag *)tag)->fn(tag, ok != 0);
+        is_in_tag = false;
+    }
+}
+
 enum sl_status sl_rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct sl_rpc_tag *tag) {
     struct batch batch = {.call = call, .ops = ops, .n_ops = n_ops, .tag = tag};
     SL_RPC_HAND_OVER(tag);
-    sl_fiber_call(start_batch, &batch);
+    if (sl_fiber_current()) {
+        sl_fiber_call(start_from_fiber, &batch);
+    } else {
+        start_batch(&batch);
+    }
     if (batch.error == GRPC_CALL_OK) {
         return SL_OK;
     }

@@ -243,6 +243,90 @@ static void test_a_bell_wakes_as_many_as_it_says(void **state) {
     }
 }
 
+// ---- who runs them ----------------------------------------------------------------------------------------------------------
+
+static pthread_t runner;
+
+static void note_runner(void *arg) {
+    (void)arg;
+    runner = pthread_self();
+    end();
+}
+
+static void note_runner_later(void *arg) {
+    pthread_mutex_lock(&shared.mutex);
+    shared.n_waiting++;
+    while (shared.n_rung < shared.n_waiting) {
+        sl_bell_wait(&shared.changed, &shared.mutex, SL_NO_DEADLINE);
+    }
+    pthread_mutex_unlock(&shared.mutex);
+    note_runner(arg);
+}
+
+static bool is_waiting(int n) {
+    pthread_mutex_lock(&shared.mutex);
+    const bool waits = shared.n_waiting == n && shared.changed.waiters != NULL;
+    pthread_mutex_unlock(&shared.mutex);
+    return waits;
+}
+
+// Unless it is suspended so long that a carrier is called.
+static void test_a_thread_runs_the_fiber_that_it_makes_ready(void **state) {
+    (void)state;
+    const int64_t end_ns = sl_deadline_in_ms(WAIT_MS);
+    int n = 0;
+    do {
+        assert_true(sl_now_ns() < end_ns);
+        start(note_runner_later, NULL);
+        for (n++; !is_waiting(n); sl_sleep_ms(1)) {
+        }
+        sl_carrier_begin();
+        assert_null(sl_fiber_current());
+        pthread_mutex_lock(&shared.mutex);
+        shared.n_rung = n;
+        sl_bell_ring(&shared.changed, &shared.mutex, 1);
+        sl_carrier_end();
+        wait_for_ends(n);
+    } while (!pthread_equal(runner, pthread_self()));
+    sl_carrier_begin();
+    sl_carrier_end(); // with none
+}
+
+static void test_what_a_thread_leaves_the_carriers_run(void **state) {
+    (void)state;
+    enum { N = 200 };
+    static const int64_t later = 20;
+    sl_carrier_begin();
+    for (int i = 0; i < N; i++) {
+        start(i % 2 ? note_runner : wait_until_open, (void *)&later);
+    }
+    sl_carrier_end();
+    wait_for_ends(N);
+}
+
+static void ring_and_compute(void *arg) {
+    (void)arg;
+    start(note_runner, NULL);
+    for (const int64_t end_ns = sl_deadline_in_ms(WAIT_MS);;) {
+        pthread_mutex_lock(&shared.mutex);
+        const bool has_ended = shared.n_ended > 0;
+        pthread_mutex_unlock(&shared.mutex);
+        if (has_ended) {
+            break;
+        }
+        assert_true(sl_now_ns() < end_ns);
+        sl_fiber_compute();
+    }
+    end();
+}
+
+static void test_a_fiber_that_computes_keeps_no_other_one(void **state) {
+    (void)state;
+    sl_sleep_ms(1); // the carriers become idle
+    start(ring_and_compute, NULL);
+    wait_for_ends(2);
+}
+
 // ---- what travels ----------------------------------------------------------------------------------------------------------
 
 static void keep_values(void *arg) {
@@ -420,6 +504,9 @@ int main(void) {
         cmocka_unit_test_setup(test_a_fiber_that_is_woken_on_its_way_goes_on, setup),
         cmocka_unit_test_setup(test_many_wait_and_deadlines_pass, setup),
         cmocka_unit_test_setup(test_a_bell_wakes_as_many_as_it_says, setup),
+        cmocka_unit_test_setup(test_a_thread_runs_the_fiber_that_it_makes_ready, setup),
+        cmocka_unit_test_setup(test_what_a_thread_leaves_the_carriers_run, setup),
+        cmocka_unit_test_setup(test_a_fiber_that_computes_keeps_no_other_one, setup),
         cmocka_unit_test_setup(test_values_travel_with_the_fiber, setup),
         cmocka_unit_test_setup(test_stacks_are_used_again_and_begin_anew, setup),
         cmocka_unit_test_setup(test_what_needs_much_stack_has_the_carrier_s, setup),
