@@ -12,12 +12,14 @@
 #include "base/hash.h"
 #include "base/locked.h"
 
-#define N_BUCKETS 4096
+#define N_BUCKETS  4096
+#define TRIM_SHARE 16 // a trim looks at every job: sl_jobs_add() waits until a sixteenth of them is new
 
 struct sl_jobs {
     struct sl_retention retention;
     pthread_mutex_t mutex;
     struct sl_job *newest, *oldest;
+    int64_t n_jobs, n_new; // n_new: since the last trim
     struct sl_hash_table by_id;
     struct sl_hash_table by_key; // jobs with an idempotency key
 };
@@ -69,6 +71,7 @@ static void take_out(struct sl_jobs *jobs, struct sl_job *job) {
     *(job->newer != NULL ? &job->newer->older : &jobs->newest) = job->older;
     *(job->older != NULL ? &job->older->newer : &jobs->oldest) = job->newer;
     job->newer = job->older = NULL;
+    jobs->n_jobs--;
     atomic_store(&job->forgotten, true);
 }
 
@@ -133,8 +136,12 @@ struct sl_job *sl_jobs_add(struct sl_jobs *jobs, struct sl_job *job) {
     job->older = jobs->newest;
     *(jobs->newest != NULL ? &jobs->newest->newer : &jobs->oldest) = job;
     jobs->newest = job;
+    jobs->n_jobs++;
+    bool is_due = ++jobs->n_new >= jobs->n_jobs / TRIM_SHARE;
     pthread_mutex_unlock(&jobs->mutex);
-    sl_jobs_trim(jobs, sl_now_ns());
+    if (is_due) {
+        sl_jobs_trim(jobs, sl_now_ns());
+    }
     return NULL;
 }
 
@@ -203,6 +210,7 @@ void sl_jobs_trim(struct sl_jobs *jobs, int64_t now_ns) {
     int64_t n_ended = 0, bytes = 0;
 
     pthread_mutex_lock(&jobs->mutex);
+    jobs->n_new = 0;
     for (struct sl_job *job = jobs->newest; job != NULL; job = job->older) {
         if (job->place.tenant != NULL) {
             job->place.tenant->n_kept_jobs = job->place.tenant->kept_bytes = 0;

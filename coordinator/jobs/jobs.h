@@ -53,7 +53,7 @@ size_t sl_jobs_list(struct sl_jobs *jobs, const char *tenant, unsigned state_mas
 #define SL_N_JOB_STATES 8
 void sl_jobs_count(struct sl_jobs *jobs, const char *tenant, int64_t counts_out[SL_N_JOB_STATES]);
 
-// Forgets jobs beyond the retention. Called regularly and by sl_jobs_add().
+// Forgets jobs beyond the retention. Called regularly, and by sl_jobs_add() when a sixteenth of the jobs is new.
 void sl_jobs_trim(struct sl_jobs *jobs, int64_t now_ns);
 
 void sl_jobs_cancel_all(struct sl_jobs *jobs);

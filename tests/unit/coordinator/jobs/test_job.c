@@ -246,6 +246,39 @@ static void test_jobs_keep_what_lives_and_cap_what_ended(void **state) {
     sl_jobs_destroy(&jobs);
 }
 
+// Beside many that live, those that have ended are trimmed when a sixteenth of all is new: not more stay meanwhile.
+static void test_few_ended_jobs_stay_beside_many(void **state) {
+    (void)state;
+    enum { LIVING = 400, ENDED = 100, KEPT = 10 };
+    struct sl_jobs *jobs = NULL;
+    struct sl_error err;
+    struct sl_retention retention = {.ms = 100000, .max_jobs = KEPT, .max_bytes = INT64_MAX};
+    assert_int_equal(sl_jobs_create(&retention, &jobs, &err), SL_OK);
+    struct sl_job *list[LIVING + ENDED];
+    for (int i = 0; i < LIVING + ENDED; i++) {
+        char id[SL_JOB_ID_BYTES];
+        assert_int_equal(sl_jobs_new_id(id, &err), SL_OK);
+        struct sl_job *job = make_job(id);
+        if (i >= LIVING) {
+            finish(job, CANCELLED, "");
+        }
+        assert_null(sl_jobs_add(jobs, job));
+        sl_job_unref(&job);
+        size_t n = sl_jobs_list(jobs, NULL, 1U << CANCELLED, list, LIVING + ENDED);
+        assert_true(n <= KEPT + (LIVING + ENDED) / 16);
+        while (n > 0) {
+            sl_job_unref(&list[--n]);
+        }
+    }
+    sl_jobs_trim(jobs, sl_now_ns());
+    size_t n = sl_jobs_list(jobs, NULL, ~0U, list, LIVING + ENDED);
+    assert_int_equal(n, LIVING + KEPT);
+    while (n > 0) {
+        sl_job_unref(&list[--n]);
+    }
+    sl_jobs_destroy(&jobs);
+}
+
 static void test_jobs_cap_bytes_of_ended_jobs(void **state) {
     (void)state;
     struct sl_jobs *jobs = NULL;
@@ -363,6 +396,7 @@ int main(void) {
         cmocka_unit_test(test_job_holds_what_its_statistics_need),
         cmocka_unit_test(test_job_holds_estimates_that_were_made),
         cmocka_unit_test(test_jobs_keep_what_lives_and_cap_what_ended),
+        cmocka_unit_test(test_few_ended_jobs_stay_beside_many),
         cmocka_unit_test(test_jobs_cap_bytes_of_ended_jobs),
         cmocka_unit_test(test_job_without_memory_is_not_made),
     };
