@@ -68,9 +68,11 @@ static enum sl_status set_default_recipe(struct sl_coordinator *coordinator, str
     const char *text = coordinator->config.default_recipe;
     coordinator->default_recipe = strdup(text ? text : sl_job_default_recipe(&coordinator->model));
     SL_FAIL_IF(!coordinator->default_recipe, err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
-    struct sl_recipe recipe;
-    SL_TRY_OR(sl_job_recipe(coordinator->default_recipe, &coordinator->model, &recipe, err),
+    struct sl_known_recipe *known = &coordinator->known_recipe;
+    SL_TRY_OR(sl_job_recipe(coordinator->default_recipe, &coordinator->model, &known->recipe, err),
               sl_error_prefix(err, "default recipe"));
+    sl_recipe_format(&known->recipe, known->text, sizeof known->text);
+    known->fingerprint = sl_recipe_fingerprint(&known->recipe);
     return SL_OK;
 }
 
@@ -123,6 +125,7 @@ static enum sl_status load_model(struct sl_coordinator *coordinator, struct sl_e
         .no_chat_because = coordinator->no_chat.text,
         .model = &coordinator->model,
         .default_recipe = coordinator->default_recipe,
+        .known = &coordinator->known_recipe,
         .default_deadline_ms = coordinator->config.deadline_ms,
         .max_deadline_ms = MAX_DEADLINE_MS,
     };

@@ -32,8 +32,9 @@ struct sl_coordinator {
     bool vllm_names;
     struct sl_rpc_credentials *credentials; // NULL: none
     struct sl_salt_secret salt_secret;
-    char *default_recipe; // owned copy
-    char *model_name;     // likewise
+    char *default_recipe;                // owned copy
+    struct sl_known_recipe known_recipe; // the same
+    char *model_name;                    // owned copy
     uint64_t model_fingerprint;
     struct sl_model_config model;
     struct sl_tokenizer *tokenizer;

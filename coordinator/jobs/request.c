@@ -224,6 +224,11 @@ static enum sl_status check_recipe(const struct sl_request_rules *rules, const S
                                    struct sl_job_spec *spec, struct sl_error *err) {
     bool was_told = request->resumption != NULL && request->resumption->recipe[0] != '\0';
     const char *text = was_told ? request->resumption->recipe : request->recipe;
+    if (rules->known && (text[0] == '\0' || strcmp(text, rules->default_recipe) == 0)) {
+        spec->parsed_recipe = rules->known->recipe;
+        strcpy(spec->recipe, rules->known->text);
+        return SL_OK;
+    }
     return sl_job_recipe(text[0] != '\0' ? text : rules->default_recipe, rules->model, &spec->parsed_recipe, err);
 }
 
@@ -234,7 +239,10 @@ static enum sl_status plan(const struct sl_request_rules *rules, const Sluice__V
     const struct sl_recipe *recipe = &spec->parsed_recipe;
     struct sl_kv_geometry geometry = sl_model_geometry(rules->model);
     SL_TRY(sl_demand_make(recipe, &geometry, spec->n_tokens, spec->max_new_tokens, &spec->demand, err));
-    sl_recipe_format(recipe, spec->recipe, sizeof(spec->recipe)); // with layers, as every worker gets it
+    const struct sl_known_recipe *known = spec->recipe[0] != '\0' ? rules->known : NULL;
+    if (!known) {
+        sl_recipe_format(recipe, spec->recipe, sizeof(spec->recipe)); // with layers, as every worker gets it
+    }
     // K and V, two bytes an element.
     spec->full_bytes = spec->n_tokens * geometry.n_layers * geometry.n_kv_heads * geometry.head_dim * 2 * 2;
 
@@ -249,7 +257,8 @@ static enum sl_status plan(const struct sl_request_rules *rules, const Sluice__V
     spec->n_keys = sl_prefix_keys(&spec->salt, spec->tokens, spec->n_tokens, hashes, max_keys);
     // A cache made by one recipe, or for another length of context, is of no use to others.
     int rope_set = sl_model_rope_set(rules->model, spec->n_tokens + spec->max_new_tokens);
-    uint64_t fingerprint = sl_model_set_fingerprint(sl_recipe_fingerprint(recipe), rope_set);
+    uint64_t fingerprint =
+        sl_model_set_fingerprint(known ? known->fingerprint : sl_recipe_fingerprint(recipe), rope_set);
     for (int64_t i = 0; i < spec->n_keys; i++) {
         spec->keys[i] = sl_hash128_short(&hashes[i]) ^ fingerprint;
     }

@@ -10,12 +10,20 @@
 #include "engine/text/chat/chat_template.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
+// A recipe with what is made of it for each job: parsing and formatting it take a twelfth of the coordinator's time.
+struct sl_known_recipe {
+    struct sl_recipe recipe;
+    char text[SL_RECIPE_TEXT_BYTES]; // canonical
+    uint64_t fingerprint;
+};
+
 struct sl_request_rules {
     const struct sl_tokenizer *tokenizer;
     const struct sl_chat_template *chat_template; // NULL: chats are refused,
     const char *no_chat_because;                  // with this text
     const struct sl_model_config *model;
     const char *default_recipe;
+    const struct sl_known_recipe *known; // the default one; NULL: each job parses it
     int64_t default_deadline_ms;
     int64_t max_deadline_ms;
 };

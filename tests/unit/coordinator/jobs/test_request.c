@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "coordinator/jobs/request.h"
 #include "engine/job/job_chat.h"
+#include "engine/job/job_recipe.h"
 #include "engine/text/chat/chat_internal.h"
 
 #define MODEL "models/demo"
@@ -514,8 +515,44 @@ static void test_request_keys_depend_on_the_tenant(void **state) {
     sl_job_spec_cleanup(&b);
 }
 
+// The default recipe is not parsed again, whether a request names it or none; other recipes are.
+static void test_the_default_recipe_is_known(void **state) {
+    (void)state;
+    static const char *const recipes[] = {"", "full", "full,format=int8"};
+    struct sl_known_recipe known = {.fingerprint = 5};
+    struct sl_request_rules knowing = rules;
+    struct sl_error err;
+    char words[2000] = "";
+    while (strlen(words) < sizeof words - 10) {
+        strcat(words, "a word ");
+    }
+    assert_int_equal(sl_job_recipe("full,format=int4", &model, &known.recipe, &err), SL_OK);
+    sl_recipe_format(&known.recipe, known.text, sizeof known.text);
+    knowing.known = &known;
+    for (int i = 0; i < 3; i++) {
+        Sluice__V1__GenerateRequest request = good_request();
+        request.text = words;
+        request.recipe = (char *)recipes[i];
+        struct sl_job_spec parsed, spec;
+        assert_int_equal(sl_request_check(&rules, &request, &setting, &parsed, &err), SL_OK);
+        assert_int_equal(sl_request_check(&knowing, &request, &setting, &spec, &err), SL_OK);
+        assert_true(parsed.n_keys > 0 && spec.n_keys == parsed.n_keys);
+        if (i < 2) {
+            assert_string_equal(spec.recipe, known.text);
+            assert_int_equal(spec.parsed_recipe.format, known.recipe.format);
+            assert_true(spec.keys[0] != parsed.keys[0]); // they have the recipe's fingerprint
+        } else {
+            assert_string_equal(spec.recipe, parsed.recipe);
+            assert_true(spec.keys[0] == parsed.keys[0]);
+        }
+        sl_job_spec_cleanup(&parsed);
+        sl_job_spec_cleanup(&spec);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_default_recipe_is_known),
         cmocka_unit_test(test_request_goes_on),
         cmocka_unit_test(test_request_defaults),
         cmocka_unit_test(test_request_bad_prompts),
