@@ -3,7 +3,7 @@
 """Compares `sluice simulate` with a cluster whose workers take an accelerator's time: the same requests, rates and recipes.
 
 The cluster is real but for its computation (--tier timed:NAME/SLOWER): coordinator, gRPC, data plane and bytes. The table of times
-is counted on the same tier (`sluice bench calibrate`). Even rows of the trace set three rates: 40, 60 and 80% of the highest at which
+is counted on the same tier (`sluice bench calibrate`). Even rows of the trace set three rates: --shares of the highest at which
 the simulator keeps 90% of them within the limits, and answers half as many a second. Odd rows are sent to both. Prints both figures, and by how much the simulator misses;
 exit code 1 if it misses a claimed figure by more than --within, or a claim's run is VOID: the host was busier than --most-busy.
 
@@ -12,12 +12,18 @@ exit code 1 if it misses a claimed figure by more than --within, or a claim's ru
 With --engine the cluster computes: the table is measured on this machine, which nothing else may use.
 
     lab/simulate/truth.py --engine smollm2 --prefill 1 --decode 1 --recipes full,format=int4 --count 20
+
+With --against timed it is compared with timed workers in place of the simulator: a hollow model of --shape on --tier timed:TFLOPS:GBPS,
+whose two numbers make the workers' times those of the measured table (medians over its prompts and steps).
+
+    lab/simulate/truth.py --engine smollm2 --against timed --prefill 1 --decode 1 --count 15 --input 400-800 --claim ""
 """
 import argparse
 import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -81,6 +87,10 @@ def computing(arguments):
     return ["--threads", 1] if arguments.engine else ["--tier", f"timed:{arguments.accelerator}/{arguments.slower:g}"]
 
 
+def hollow(folder, shape):
+    sluice("bench", "hollow", "--shape", shape, "-o", f"{folder}/model", stdout=subprocess.DEVNULL)
+
+
 def measure(folder, arguments, recipes, rates):
     """Returns the runs of the real cluster."""
     workers = computing(arguments)
@@ -96,7 +106,7 @@ def measure(folder, arguments, recipes, rates):
                        rates, "--slo", arguments.slo, "--deadline", "30m", "--json", "--requests", f"{folder}/requests", stdout=subprocess.PIPE)
     finally:
         subprocess.run([os.path.join(BIN, "sluice"), "down", name], stdout=subprocess.DEVNULL, check=False)
-    return [json.loads(line) for line in found.stdout.splitlines()]
+    return sorted((json.loads(line) for line in found.stdout.splitlines()), key=lambda run: (run["label"], run["request_rate"]))
 
 
 def write_asked(folder, run):
@@ -107,12 +117,12 @@ def write_asked(folder, run):
                                    for number, row in enumerate(read_rows(f"{folder}/trace"), 1)])
 
 
-def calibrate(folder, arguments, recipes):
+def calibrate(folder, arguments, recipes, name="costs"):
     link = f"{(arguments.link or 1000) / arguments.slower:g}"
     chosen = [word for recipe in recipes for word in ("--recipe", recipe)]
-    contexts, batches = ("512,2048", "1,4") if arguments.engine else ("512,2048,8192", "1,4,16")
+    contexts, batches = ("512,2048", "1,4") if arguments.engine or arguments.against == "timed" else ("512,2048,8192", "1,4,16")
     sluice("bench", "calibrate", "-m", model(folder, arguments), *computing(arguments), "--link", link, "--contexts", contexts,
-           "--batches", batches, "--call", arguments.call, *chosen, "-o", f"{folder}/costs", stdout=sys.stderr)
+           "--batches", batches, "--call", arguments.call, *chosen, "-o", f"{folder}/{name}", stdout=sys.stderr)
 
 
 def simulate(folder, trace, arguments, recipes, rates):
@@ -121,6 +131,38 @@ def simulate(folder, trace, arguments, recipes, rates):
                    "--slo", arguments.slo, *roles, "--prefill-arena", arguments.arena, "--decode-arena", arguments.arena, "--jobs", 64, "--out-only",
                    "--json", *recipes, stdout=subprocess.PIPE)
     return [json.loads(line) for line in found.stdout.splitlines()]
+
+
+def ratio(measured, counted, of):
+    """Returns the median of the measured times over the counted ones, of the prompts or the steps of one answer."""
+    times = [{(recipe, *row[:-1]): row[-1] for recipe, rows in table[of].items() for row in rows if of == "reading" or row[0] == 1}
+             for table in (measured, counted)]
+    return statistics.median(ms / times[1][at] for at, ms in times[0].items())
+
+
+def fit(folder, arguments, recipes):
+    """Returns the name of an accelerator that takes as long as the measured table says."""
+    peak, bandwidth = 0.1, 10.0
+    with open(f"{folder}/costs", encoding="utf-8") as file:
+        measured = json.load(file)
+    for _ in range(6):  # a product takes the time of its operations or of its bytes: each number changes what the other one decides
+        arguments.accelerator = f"{peak:.4g}:{bandwidth:.4g}"
+        calibrate(folder, arguments, recipes, "counted")
+        with open(f"{folder}/counted", encoding="utf-8") as file:
+            counted = json.load(file)
+        peak /= ratio(measured, counted, "reading")
+        bandwidth /= ratio(measured, counted, "decode")
+    return arguments.accelerator
+
+
+def measure_timed(folder, arguments, recipes, real):
+    """Returns the runs of timed workers with the rates, and the prompts' lengths, of the engine's."""
+    write_asked(folder, real[0])
+    os.replace(f"{folder}/asked", f"{folder}/trace")
+    timed = argparse.Namespace(**{**vars(arguments), "engine": None})
+    hollow(folder, arguments.shape)
+    print(f"timed workers: {fit(folder, timed, recipes)} (TFLOP/s : GB/s)")
+    return measure(folder, timed, recipes, ",".join(f"{rate:g}" for rate in sorted({run["request_rate"] for run in real})))
 
 
 def holds(run):
@@ -134,7 +176,7 @@ def choose_rates(folder, arguments, recipes):
     for step in (2, 1.1):
         while holds(simulate(folder, "even", arguments, recipes[:1], f"{step * highest:.4g}")[0]):
             highest *= step
-    return ",".join(f"{share * highest:.3g}" for share in (0.4, 0.6, 0.8))
+    return ",".join(f"{float(share) * highest:.3g}" for share in arguments.shares.split(","))
 
 
 def compare(real, simulated, arguments):
@@ -165,11 +207,14 @@ def main():
     add("--scale", type=float, default=0.1, help="of the trace's lengths")
     add("--longest", type=int, default=3000, help="tokens of a prompt of the trace")
     add("--rates", help="requests a second of slowed time; without: even rows set them")
+    add("--shares", default="0.4,0.6,0.8", help="of the highest rate; above 1 the cluster is overloaded")
     add("--count", type=int, default=30, help="requests of a run")
     add("--input", default="1000-2000", help="tokens of drawn prompts")
     add("--output", type=int, default=32, help="tokens of drawn answers")
     add("--slo", default="ttft:2500ms,tpot:40ms")
     add("--engine", metavar="MODEL", help="compute with this model, one thread a worker, in place of waiting")
+    add("--against", choices=("simulator", "timed"), default="simulator", help="what the engine is compared with [simulator]")
+    add("--shape", default="smollm2-135m", help="of the timed workers' hollow model, with --against timed [smollm2-135m]")
     add("--accelerator", default="h100")
     add("--slower", type=float, default=5)
     add("--link", type=float, default=10, help="Gbit/s that leave a worker, in time that is not slowed; 0: no limit")
@@ -184,6 +229,8 @@ def main():
     add("--folder", help="keep the files there; what was measured there is not measured again")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if arguments.against == "timed" and not arguments.engine:
+        parser.error("--against timed: the engine is compared with it: give --engine MODEL")
     arguments.slower = 1 if arguments.engine else arguments.slower
     if arguments.most_busy is None:
         arguments.most_busy = 1 if arguments.engine else 0.7
@@ -193,13 +240,15 @@ def main():
         os.makedirs(folder, exist_ok=True)
         if not os.path.exists(f"{folder}/real.json"):
             if not arguments.engine:
-                sluice("bench", "hollow", "--shape", "llama-3.1-8b", "-o", f"{folder}/model", stdout=subprocess.DEVNULL)
+                hollow(folder, "llama-3.1-8b")
             write_halves(folder, arguments)
             calibrate(folder, arguments, recipes)
             rates = arguments.rates or choose_rates(folder, arguments, recipes)
             write_rows(f"{folder}/real.json", measure(folder, arguments, recipes, rates))
         real, simulated = read_rows(f"{folder}/real.json"), []
-        for run in real:
+        if arguments.against == "timed":
+            simulated = measure_timed(folder, arguments, recipes, real)
+        for run in real if arguments.against == "simulator" else []:
             write_asked(folder, run)
             simulated += simulate(folder, "asked", arguments, [run["label"]], f"{run['request_rate']:g}")
         sys.exit(0 if compare(real, simulated, arguments) else 1)

@@ -29,7 +29,7 @@ static const struct accelerator {
 };
 #define N_ACCELERATORS (sizeof accelerators / sizeof accelerators[0])
 
-static struct accelerator chosen; // after efficiency
+static struct accelerator chosen; // what operations reach
 static double slower = 1;
 static int64_t vocabulary; // rows of the embedding: a product of so many columns makes logits
 
@@ -285,6 +285,30 @@ static bool take_factor(const char **at, char mark, double *factor_out) {
     return good;
 }
 
+// Reads "TFLOPS:GBPS", what operations reach in truth. Returns false if the name is not of that form.
+static bool take_measured(const char *name, struct accelerator *found_out) {
+    char *end;
+    double peak = strtod(name, &end), bandwidth = 0;
+    if (end == name || *end != ':') {
+        return false;
+    }
+    const char *second = end + 1;
+    bandwidth = strtod(second, &end);
+    *found_out = (struct accelerator){"measured", peak * 1e3, bandwidth};
+    return end != second && strchr("x/", *end) && peak > 0 && peak < 1e6 && bandwidth > 0 && bandwidth < 1e6;
+}
+
+static bool find(const char *name, size_t length, struct accelerator *found_out) {
+    for (size_t i = 0; i < N_ACCELERATORS; i++) {
+        const struct accelerator *one = &accelerators[i];
+        if (strlen(one->name) == length && memcmp(one->name, name, length) == 0) {
+            *found_out = (struct accelerator){one->name, one->peak * OF_PEAK, one->bandwidth * OF_BANDWIDTH};
+            return true;
+        }
+    }
+    return take_measured(name, found_out);
+}
+
 enum sl_status sl_timed_ops(const char *tier, const struct sl_ops *base, const struct sl_ops **ops_out,
                             struct sl_error *err) {
     static struct sl_ops table;
@@ -295,19 +319,18 @@ enum sl_status sl_timed_ops(const char *tier, const struct sl_ops *base, const s
     SL_FAIL_IF(!take_factor(&rest, 'x', &n) || !take_factor(&rest, '/', &factor) || *rest != '\0', err, SL_ERR_INVALID,
                "--tier %.40s: after an x comes how many accelerators, after the slash how much slower, from 1 to 1000",
                tier);
-    for (size_t i = 0; i < N_ACCELERATORS; i++) {
-        if (strlen(accelerators[i].name) == length && memcmp(accelerators[i].name, name, length) == 0) {
-            chosen = (struct accelerator){accelerators[i].name, n * accelerators[i].peak * OF_PEAK,
-                                          n * accelerators[i].bandwidth * OF_BANDWIDTH};
-            slower = factor;
-            table = *base;
-            snprintf(table_name, sizeof table_name, "%s", tier);
-            table.name = table_name;
-            fill(&table);
-            *ops_out = &table;
-            return SL_OK;
-        }
-    }
-    return sl_fail(err, SL_ERR_INVALID, "--tier %.40s: no times of that accelerator are known; there are: %s", tier,
-                   sl_timed_names());
+    struct accelerator found;
+    SL_FAIL_IF(!find(name, length, &found), err, SL_ERR_INVALID,
+               "--tier %.40s: no times of that accelerator are known; there are: %s, and TFLOPS:GBPS", tier,
+               sl_timed_names());
+    found.peak *= n;
+    found.bandwidth *= n;
+    chosen = found;
+    slower = factor;
+    table = *base;
+    snprintf(table_name, sizeof table_name, "%s", tier);
+    table.name = table_name;
+    fill(&table);
+    *ops_out = &table;
+    return SL_OK;
 }

@@ -6,6 +6,7 @@
  *     --tier timed:h100        an H100's time
  *     --tier timed:h100x8      of eight, without what they exchange
  *     --tier timed:h100/10     ten times as long, for a machine that is too slow for so many workers
+ *     --tier timed:0.4:12      that of a processor that reaches 0.4 TFLOP/s and 12 GB/s
  *
  * Design: each operation costs max(bytes / bandwidth, operations / peak), with the vendor's bandwidth and dense bf16 peak
  *         times a stated efficiency (the table in timed.c). Costs add up to a time at which the accelerator would be done;
@@ -24,9 +25,9 @@
 // Returns true for the names of such tiers.
 bool sl_timed_is_named(const char *tier);
 
-// Makes the table of a tier, "timed:NAMExN/SLOWER" (xN and /SLOWER may be absent), from the table `base`, which keeps what has no cost
-// of its own. There is one in a process: the last call decides. SL_ERR_INVALID: no such accelerator, or no factors from 1
-// to 1000.
+// Makes the table of a tier, "timed:NAMExN/SLOWER" (xN and /SLOWER may be absent, NAME may be TFLOPS:GBPS), from the table `base`, which
+// keeps what has no cost of its own. There is one in a process: the last call decides. SL_ERR_INVALID: no such accelerator, or no
+// factors from 1 to 1000.
 enum sl_status sl_timed_ops(const char *tier, const struct sl_ops *base, const struct sl_ops **ops_out,
                             struct sl_error *err);
 

@@ -77,6 +77,22 @@ static void test_attention_takes_the_time_of_its_pages(void **state) {
     assert_true(took(begin) >= 5 * MS);
 }
 
+// As it was measured: without an accelerator's efficiency.
+static void test_a_measured_processor_takes_its_time(void **state) {
+    (void)state;
+    const struct sl_ops *ops = open_tier("timed:0.5:10/2");
+    const struct sl_matrix w = {.n = 4096, .k = 4096, .dtype = SL_BF16};
+    struct sl_matmul product = {.m = 1};
+    int64_t begin = pause_here();
+    ops->matmul(NULL, &w, &product); // 33.5 MB at 10 GB/s: 3.36 ms, and twice that
+    int64_t one_row = took(begin);
+    assert_true(one_row >= 6 * MS);
+    product.m = 256; // 8.6 GFLOP at 0.5 TFLOP/s: 17.2 ms
+    begin = pause_here();
+    ops->matmul(NULL, &w, &product);
+    assert_true(took(begin) >= 34 * MS);
+}
+
 // Logits say the same token in every row, at any temperature; other products write nothing.
 static void test_only_logits_are_written(void **state) {
     (void)state;
@@ -107,8 +123,9 @@ static void test_names(void **state) {
     assert_true(sl_timed_is_named("timed:h100") && !sl_timed_is_named("avx2") && !sl_timed_is_named(NULL));
     assert_int_equal(sl_timed_ops("timed:h900", &none, &ops, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "there are: a100, h100"));
-    static const char *const bad[] = {"timed:",        "timed:h100/",    "timed:h100/0",
-                                      "timed:h100/2x", "timed:h100/1e9", "timed:h1"};
+    static const char *const bad[] = {"timed:",         "timed:h100/", "timed:h100/0", "timed:h100/2x",
+                                      "timed:h100/1e9", "timed:h1",    "timed:1:",     "timed:0:10",
+                                      "timed:1:-1",     "timed:1:10s", "timed:nan:10", "timed:1:inf"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(sl_timed_ops(bad[i], &none, &ops, &err), SL_ERR_INVALID);
     }
@@ -119,6 +136,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_take_their_time),
         cmocka_unit_test(test_attention_takes_the_time_of_its_pages),
+        cmocka_unit_test(test_a_measured_processor_takes_its_time),
         cmocka_unit_test(test_only_logits_are_written),
         cmocka_unit_test(test_names),
     };
