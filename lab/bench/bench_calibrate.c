@@ -300,7 +300,10 @@ static enum sl_status write_table(struct bench *b, double ship_bytes_per_s, stru
     char machine[160], shape[96];
     sl_costs_shape(b->calibration.rig.runtime.config, shape);
     snprintf(machine, sizeof machine, "%s, %s%s", o->model, b->calibration.rig.runtime.ops->name,
-             sl_timed_is_named(o->tier) ? ", counted: floors at 60% of the peak and 80% of the bandwidth" : "");
+             !sl_timed_is_named(o->tier) ? ""
+             : strchr(o->tier, ':') == strrchr(o->tier, ':')
+                 ? ", counted: floors at 60% of the peak and 80% of the bandwidth"
+                 : ", counted: floors at what the tier names");
     json_t *head = json_pack("{s:s, s:s, s:i, s:{s:f, s:f}, s:{s:f}, s:f}", "machine",
                              o->machine ? o->machine : machine, "shape", shape, "rows",
                              b->calibration.rig.runtime.device->ops->full_rows, "ship", "bytes_per_s", ship_bytes_per_s,

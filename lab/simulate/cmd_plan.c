@@ -128,7 +128,7 @@ static void print(const struct planning *p, bool is_aggregated, struct sl_table 
 
 // Plans one recipe, without and with workers of both roles. Sets *possible_out if one of them keeps the limits.
 static enum sl_status plan(struct planning *p, struct sl_table *table, bool *possible_out, struct sl_error *err) {
-    bool is_enough = false;
+    bool is_enough = false, told = false;
     enum sl_status status = find_disaggregated(p, err);
     for (int kind = 0; kind < 2 && status == SL_OK; kind++) {
         if (kind == 1) {
@@ -140,6 +140,10 @@ static enum sl_status plan(struct planning *p, struct sl_table *table, bool *pos
             status = ask(p, &is_enough, err);
         } else {
             p->n[0] = p->n[1] = p->n[2] = 0;
+        }
+        if (status == SL_OK && !found && !told && p->result.failure[0]) { // more workers may not help
+            told = true;
+            fprintf(stderr, "sluice plan: %s: %s\n", p->setting.names[p->recipe], p->result.failure);
         }
         *possible_out |= found;
         if (status == SL_OK) {

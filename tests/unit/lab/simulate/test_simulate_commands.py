@@ -72,6 +72,10 @@ class Commands(unittest.TestCase):
         none = run("plan", *words, "--slo", "ttft:1ms")
         self.assertEqual(none.returncode, 1, none.stderr)
         self.assertTrue(json.loads(none.stdout.splitlines()[0])["impossible"])
+        longer = run("plan", *words, "--input", "100000")
+        self.assertEqual(longer.returncode, 1, longer.stderr)
+        self.assertIn("request 1: 100000 and ", longer.stderr)  # no number of workers helps
+        self.assertEqual(longer.stderr.count("positions"), 1, longer.stderr)
 
     def test_roles_follow_the_load(self):
         """A minute of long prompts, for which two of four workers are too few, then one of long answers."""
