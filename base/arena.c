@@ -78,7 +78,6 @@ static int floor_log2(size_t n) {
     return 63 - __builtin_clzll(n);
 }
 
-// Returns the class that a free block of n units belongs to.
 static struct size_class class_of(size_t n) {
     if (n < N_CLASSES) {
         return (struct size_class){0, (int)n};

@@ -138,7 +138,6 @@ static void pass_lines(struct sl_child *child, struct sl_child_output *output, b
     output->n = left;
 }
 
-// Reads all available output.
 static void drain_output(struct sl_child *child, struct sl_child_output *output, FILE *file) {
     while (output->fd >= 0) {
         ssize_t n = read(output->fd, output->text + output->n, sizeof output->text - output->n);

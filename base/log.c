@@ -56,7 +56,6 @@ static enum sl_status parse_level(const char *text, size_t n, enum sl_log_level 
                    text);
 }
 
-// Parses one word of the filter: "info" or "fabric=trace".
 static enum sl_status parse_word(struct filter *filter, const char *word, size_t n, struct sl_error *err) {
     const char *equals = memchr(word, '=', n);
     if (!equals) {

@@ -13,7 +13,6 @@ static bool exists(const char *path) {
     return stat(path, &found) == 0;
 }
 
-// Writes a + b; false: the result is too long.
 static bool joined(const char *a, const char *b, char path_out[PATH_MAX]) {
     char path[PATH_MAX];
     bool fits = (size_t)snprintf(path, sizeof path, "%s%s", a, b) < sizeof path;

@@ -84,7 +84,6 @@ struct wait {
     uint32_t seen;
 };
 
-// Returns true if the current round is not the one that was seen.
 static bool round_changed(void *arg) {
     const struct wait *wait = arg;
     return atomic_load(&wait->team->round) != wait->seen;

@@ -282,7 +282,6 @@ static enum sl_status generate(struct sl_http_answer *answer, struct sl_error *e
     return status;
 }
 
-// Sends a piece of an exported file.
 static enum sl_status send_piece(void *arg, const void *bytes, size_t n, int64_t file_bytes, struct sl_error *err) {
     struct sl_http_answer *answer = arg;
     SL_LOCKED(&answer->mutex);
@@ -320,7 +319,6 @@ static enum sl_status receive_piece(void *arg, void *bytes_out, size_t size, siz
     return status;
 }
 
-// Makes a call about documents, instead of reading a request and generating an answer.
 static enum sl_status call_documents(struct sl_http_answer *answer, struct sl_error *err) {
     const struct sl_document_call call = {.client = answer->config.client,
                                           .verb = answer->config.verb,

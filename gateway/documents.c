@@ -42,7 +42,6 @@ static json_t *describe(const Sluice__V1__Document *document) {
                      (json_int_t)document->offloaded_bytes);
 }
 
-// Prints a JSON value and takes the reference.
 static char *print(json_t *json) {
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
@@ -59,7 +58,6 @@ static enum sl_status refuse(enum sl_status status, const struct sl_error *err, 
     return status;
 }
 
-// Refuses a call about one document, which may not exist.
 static enum sl_status refuse_one(enum sl_status status, const struct sl_error *err, struct sl_refusal *refusal) {
     if (status != SL_ERR_NOT_FOUND) {
         return refuse(status, err, refusal);
@@ -259,7 +257,6 @@ static enum sl_status import(const struct sl_document_call *call, char **json_ou
     return SL_OK;
 }
 
-// A file that arrives from the coordinator.
 struct exporting {
     const struct sl_document_call *call;
     struct sl_exported_reader *reader;

@@ -86,7 +86,6 @@ static bool take_memory(struct sl_exchange *exchange, size_t wanted) {
     return true;
 }
 
-// Reads a piece of the body. MHD_NO: close the connection without a refusal.
 static enum MHD_Result take_in(struct sl_exchange *exchange, const char *bytes, size_t n) {
     const struct sl_gateway_config *config = &exchange->gateway->config;
     // Read the rest of the body, if it is short, and discard it
@@ -118,7 +117,6 @@ static void on_answer_end(void *arg) {
     pthread_cond_signal(&gateway->changed);
 }
 
-// Counts the answers of one key. Mutex held.
 static int64_t count_answers(const struct sl_gateway *gateway, const struct sl_api_key *key) {
     int64_t n = 0;
     for (const struct sl_exchange *other = gateway->answering; other; other = other->next) {
@@ -193,7 +191,6 @@ struct work {
     int64_t keep_ms;
 };
 
-// Begins the answer, or says why not.
 static enum sl_status start_answer(const struct sl_http_request *request, const struct work *work,
                                    struct sl_refusal *refusal) {
     struct sl_exchange *exchange = request->exchange;
@@ -462,7 +459,6 @@ static bool is_preflight(const struct sl_exchange *exchange, struct MHD_Connecti
            sl_head_allowed_origin(&exchange->gateway->config.head, connection);
 }
 
-// Returns the request of a head that was judged.
 static struct sl_http_request request_of(struct sl_exchange *exchange, const struct sl_http_reply *reply,
                                          const char *url, const char *method) {
     return (struct sl_http_request){.exchange = exchange,

@@ -48,7 +48,6 @@ static void release(struct imported *imported) {
     }
 }
 
-// Imports a pair. Returns GnuTLS's code; below 0: nothing is allocated.
 static int import(const gnutls_datum_t pems[2], struct imported *imported_out) {
     struct imported imported = {.list = gnutls_malloc(CHAIN * sizeof *imported.list)};
     unsigned n = CHAIN;

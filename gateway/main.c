@@ -23,7 +23,6 @@ struct options {
     struct sl_program_options common;
 };
 
-// Names a field of the gateway's config.
 #define FIELD(name) SL_FIELD(options, gateway.name)
 
 static const struct sl_option options[] = {
@@ -97,7 +96,6 @@ struct stopper {
     atomic_bool over;
 };
 
-// Waits for signals after the first one.
 static void *wait_for_more(void *arg) {
     struct stopper *stopper = arg;
     int number;

@@ -16,7 +16,6 @@ enum {
     MAX_ENDED = 50,
 };
 
-// Bits of the states.
 #define QUEUED (1U << SLUICE__V1__JOB_STATE__QUEUED)
 #define ENDED                                                                                                          \
     (1U << SLUICE__V1__JOB_STATE__DONE | 1U << SLUICE__V1__JOB_STATE__FAILED | 1U << SLUICE__V1__JOB_STATE__CANCELLED)

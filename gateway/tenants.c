@@ -122,7 +122,6 @@ static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const 
     return status;
 }
 
-// Returns the tenant's client, and connects it when first needed. Mutex held.
 static enum sl_status client_of(struct sl_tenant_clients *tenants, const char *name, struct sl_client **client_out,
                                 struct sl_error *err) {
     for (struct one *one = tenants->list; one; one = one->next) {

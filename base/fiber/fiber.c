@@ -251,7 +251,6 @@ static struct sl_carrier *take_idle(void) {
     return carrier;
 }
 
-// Puts a fiber at the end of those that are ready.
 static void make_ready(struct sl_fiber *fiber) {
     fiber->state = RUNNING;
     fiber->next = NULL;
@@ -453,7 +452,6 @@ void sl_fiber_compute(void) {
     sl_carriers_call(other);
 }
 
-// Ends waits whose deadline has passed.
 static void *keep_time(void *arg) {
     (void)arg;
     for (;;) {

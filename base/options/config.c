@@ -428,7 +428,6 @@ static void print_option(char letter, const char *name, const char *metavar, con
     putchar('\n');
 }
 
-// Prints which options can be set from the environment.
 static void print_environment(const struct sl_program *program, bool has_lists) {
     char name[MAX_NAME_BYTES];
     size_t n = 0, n_taken = 0;

@@ -45,7 +45,6 @@ static const char *scalar(const struct reader *r) {
     return (const char *)r->event.data.scalar.value;
 }
 
-// Stores the current value under the key `name`.
 static enum sl_status keep(struct reader *r, const char *name, bool own) {
     if (r->event.type != YAML_SCALAR_EVENT) {
         return unexpected(r, "a value");
@@ -106,7 +105,6 @@ static enum sl_status check_section(struct reader *r, const char *name) {
 
 static enum sl_status read_mapping(struct reader *r, bool own);
 
-// Reads the value after a key.
 static enum sl_status read_value(struct reader *r, const char *name, bool own) {
     bool is_program = strncmp(name, "sluice", 6) == 0 && (name[6] == '-' || name[6] == ' ');
     SL_TRY(is_program && !own ? check_section(r, name) : SL_OK);
@@ -120,7 +118,6 @@ static enum sl_status read_value(struct reader *r, const char *name, bool own) {
     return r->event.type == YAML_SEQUENCE_START_EVENT ? keep_items(r, name, own) : keep(r, name, own);
 }
 
-// Reads a mapping from after its start to its end.
 static enum sl_status read_mapping(struct reader *r, bool own) {
     enum sl_status status = next(r);
     while (status == SL_OK && r->event.type != YAML_MAPPING_END_EVENT) {

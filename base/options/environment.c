@@ -88,7 +88,6 @@ bool sl_environment_takes(const char *program, const char *option) {
     return !is_tool(program) || has(of_tool, COUNT(of_tool), option);
 }
 
-// Returns true if a server or the tool reads this option from the environment.
 static bool is_known(const char *option) {
     return has(of_servers, COUNT(of_servers), option) || has(of_tool, COUNT(of_tool), option);
 }

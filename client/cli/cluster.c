@@ -96,7 +96,6 @@ static enum sl_status wait_step(struct sl_cluster *cluster, struct sl_signals *s
     return SL_OK;
 }
 
-// Waits for the ready lines of children [first, n_children).
 static enum sl_status wait_for_lines(struct sl_cluster *cluster, size_t first, struct sl_signals *signals,
                                      struct sl_error *err) {
     enum sl_status status = SL_OK;

@@ -30,7 +30,6 @@ static void add_word(struct sl_argv *words, const char *word) {
     add_owned(words, strdup(word));
 }
 
-// Adds nothing if value is NULL.
 static void add_option(struct sl_argv *words, const char *name, const char *value) {
     if (value) {
         add_word(words, name);
@@ -68,7 +67,6 @@ static void add_program(struct sl_argv *words, const struct sl_cluster_origin *o
     add_owned(words, asprintf(&path, "%s/sluice-%s", of->bin, role) < 0 ? NULL : path);
 }
 
-// Adds the certificate of role `of_role` and name.
 static enum sl_status add_tls(struct sl_argv *words, const struct sl_cluster_origin *of, const char *of_role,
                               const char *name, struct sl_error *err) {
     if (!of->config->tls) {
@@ -93,7 +91,6 @@ enum sl_status sl_join_path(char path[PATH_MAX], const char *option, const char 
                : sl_fail(err, SL_ERR_INVALID, "%s %.200s...: the path is too long", option, folder);
 }
 
-// Returns whether the folder of --coordinator-state has an entry of this name.
 static bool has_entry(const char *folder, const char *name) {
     char path[PATH_MAX];
     return sl_join_path(path, "", folder, name, NULL) == SL_OK && access(path, F_OK) == 0;
@@ -137,7 +134,6 @@ enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_
     return status == SL_OK ? add_tls(words, of, "coordinator", "coordinator", err) : status;
 }
 
-// Adds the options of a client of the coordinator.
 enum sl_status sl_argv_of_gateway(const struct sl_cluster_origin *of, struct sl_argv *words, struct sl_error *err) {
     char listen[128];
     snprintf(listen, sizeof listen, "%s:%lld", of->config->host, (long long)of->config->http_port);
@@ -216,7 +212,6 @@ struct attempt {
     size_t n_text;
 };
 
-// Returns the message of a JSON log line; NULL: it is not one.
 static char *words_of_json(const char *line) {
     json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
     const char *message = json_string_value(json_object_get(object, "message"));

@@ -60,7 +60,6 @@ static bool is_name(const char *name) {
     return fine;
 }
 
-// Returns true if the open file still has this name.
 static bool is_at(int fd, const char *path) {
     struct stat open_one, named;
     return fstat(fd, &open_one) == 0 && lstat(path, &named) == 0 && open_one.st_dev == named.st_dev &&

@@ -296,7 +296,6 @@ static void print_slots(const Sluice__V1__Statistics *s, FILE *file) {
     fputc('\n', file);
 }
 
-// Prints statistics of the layers in stores.
 static void print_retrieval(const Sluice__V1__Retrieval *r, FILE *file) {
     char offloaded[32], received[32];
     sl_format_bytes((double)r->offloaded_bytes, offloaded, sizeof offloaded);
@@ -321,7 +320,6 @@ static void print_retrieval(const Sluice__V1__Retrieval *r, FILE *file) {
     }
 }
 
-// Returns the text of a time; "-" if it is unknown.
 static const char *ms_text(double ms, const char *format, char *buf, size_t buf_bytes) {
     int n = ms > 0 ? snprintf(buf, buf_bytes, format, ms) : 0;
     return n > 0 ? buf : "-";
@@ -349,7 +347,6 @@ static void print_prompt(const Sluice__V1__Statistics *s, FILE *file) {
     fprintf(file, "%s%s\n", s->transport[0] == '\0' ? "" : ships(s) ? ", by " : ", ships ", s->transport);
 }
 
-// Prints the state of the copies for later jobs, as far as it is known.
 static void print_kept(const Sluice__V1__Statistics *s, FILE *file) {
     const struct {
         const char *of, *word;
@@ -370,7 +367,6 @@ static void print_kept(const Sluice__V1__Statistics *s, FILE *file) {
     fputs(separator[0] == ';' ? "\n" : "", file);
 }
 
-// Prints sampling settings, but nothing for greedy decoding.
 static void print_sampling(const Sluice__V1__Sampling *s, FILE *file) {
     const char *separator = "sampling     ";
     if (s->temperature > 0) {

@@ -193,7 +193,6 @@ static enum sl_status ask(struct sl_conversation *conversation, const struct sl_
     return SL_OK;
 }
 
-// Runs one prompt of a conversation, from its text to its last event.
 static enum sl_status run_turn(struct job *job, struct sl_conversation *conversation, const char *text, bool first,
                                struct sl_error *err) {
     int32_t *ids = NULL;
@@ -260,7 +259,6 @@ enum sl_status sl_local_arena_parse(const char *text, size_t *bytes_out, struct 
     return SL_OK;
 }
 
-// Returns the model's chat template; NULL: it has none that Sluice supports.
 static struct sl_chat_template *load_template(const char *model_dir) {
     struct sl_chat_template *chat_template = NULL;
     struct sl_error err;

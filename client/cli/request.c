@@ -121,7 +121,6 @@ static void add_message(struct sl_request *request, const char *role, const char
     request->chat_list[request->chat.n_messages++] = message;
 }
 
-// Sets the prompt, unchanged or as a user's message.
 static void set_prompt(struct sl_request *request, const struct sl_request_config *config, bool chat) {
     if (!chat) {
         request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
@@ -152,7 +151,6 @@ static const char *recipe_of(const struct sl_request_config *config) {
     return recommended ? recommended->recipe : NULL;
 }
 
-// Sets a field of the sampling settings if it is given.
 #define SEND(is_given, field, FIELD, type)                                                                             \
     do {                                                                                                               \
         if (is_given) {                                                                                                \
@@ -183,7 +181,6 @@ static enum sl_status set_sampling(struct sl_request *request, const struct sl_r
     return SL_OK;
 }
 
-// Names the documents of "A" or "A,B,...".
 static enum sl_status name_documents(struct sl_request *request, const char *list, struct sl_error *err) {
     if (!strchr(list, ',')) {
         request->message.document = (char *)list;

@@ -108,7 +108,6 @@ void sl_tool_disconnect(struct sl_client **client) {
     sl_rpc_shutdown();
 }
 
-// Returns the command's name without the tool's name.
 static const char *command_of(const struct sl_program *program) {
     return program->name + strlen("sluice ");
 }

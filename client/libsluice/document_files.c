@@ -38,7 +38,6 @@ enum sl_status sl_client_export_document(struct sl_client *client, const char *n
     return is_over ? SL_OK : status;
 }
 
-// A file that is being sent.
 struct sending {
     const struct sl_document_pieces *pieces;
     Sluice__V1__ImportDocumentRequest request;

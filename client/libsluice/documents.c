@@ -5,7 +5,6 @@
 
 enum { STEP_MS = 100 };
 
-// Waits for the document, the last message of the stream.
 static enum sl_status follow(struct sl_rpc_stream *stream, const struct sl_document_watch *watch,
                              Sluice__V1__Document **document_out, struct sl_error *err) {
     Sluice__V1__Document *document = NULL;

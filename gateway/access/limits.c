@@ -56,7 +56,6 @@ static bool is_full(const struct limited *one) {
     return full;
 }
 
-// Forgets all keys whose buckets are full at that time.
 static void sweep(struct sl_limits *limits, int64_t now_ns) {
     for (int i = 0; i < N_HEADS; i++) {
         for (struct limited **at = &limits->heads[i]; *at;) {
@@ -94,7 +93,6 @@ static double most_of(int64_t per_minute) {
     return per_minute == INT64_MAX ? 0 : (double)per_minute;
 }
 
-// Sets the limits that the file has now; they may have changed.
 static void set_limits(struct limited *one, const struct sl_api_key *who, bool is_new) {
     const double most[N_BUCKETS] = {most_of(who->requests_per_minute), most_of(who->tokens_per_minute)};
     for (int i = 0; i < N_BUCKETS; i++) {

@@ -106,7 +106,6 @@ static const char *finish_reason(const Sluice__V1__Finished *finished) {
     return finished->reason == SLUICE__V1__FINISHED__REASON__LENGTH ? "length" : "stop";
 }
 
-// Adds the job of one prompt to the usage of the request.
 static void count(struct sl_openai_answer *answer, const Sluice__V1__Statistics *s) {
     answer->n_prompt_tokens += s->n_prompt_tokens;
     answer->n_output_tokens += s->n_output_tokens;
@@ -120,7 +119,6 @@ static json_t *usage_of(const struct sl_openai_answer *answer) {
                      "cached_tokens", (json_int_t)answer->n_reused_tokens);
 }
 
-// Goes on to the next prompt.
 static void advance(struct sl_openai_answer *answer) {
     json_decref(answer->tokens);
     answer->tokens = NULL;
@@ -216,7 +214,6 @@ char *sl_openai_token(struct sl_openai_answer *answer, const Sluice__V1__Token *
     return event;
 }
 
-// Returns true if the request has prompts after the current one.
 static bool has_more(const struct sl_openai_answer *answer) {
     return answer->index + 1 < answer->request->n_prompts;
 }

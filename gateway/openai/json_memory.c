@@ -109,7 +109,6 @@ static bool skip_string(struct text *text, const char *word) {
     return skip(text, '"') && n == strlen(word) && memcmp(begin, word, n) == 0;
 }
 
-// Finds the value of the field `prompt` of the outermost object.
 static bool find_prompt(struct text *text) {
     int depth = 0;
     while (text->at < text->end) {

@@ -41,7 +41,6 @@ static enum sl_status check_part(struct sl_openai_request *request, const char *
     return SL_OK;
 }
 
-// Joins the pieces of text of message i. *joined_out is malloc'd.
 static enum sl_status join_parts(struct sl_openai_request *request, size_t i, const json_t *parts, char **joined_out,
                                  struct sl_refusal *refusal) {
     size_t n_bytes = 0, k;

@@ -115,7 +115,6 @@ static enum sl_status take_one_prompt(const struct taking *taking, const json_t 
                                  : wrong_type(taking, "a text or token ids, or a list of one kind of these");
 }
 
-// Takes a text, token ids, or a list of one of these.
 static enum sl_status take_prompt(const struct taking *taking) {
     struct sl_openai_request *request = taking->request;
     const json_t *prompt = taking->value, *first = json_array_get(prompt, 0), *one;
@@ -222,7 +221,6 @@ static enum sl_status take_seed(const struct taking *taking) {
     return status;
 }
 
-// Takes logprobs: a bool for a chat, a number for a completion.
 static enum sl_status take_logprobs(const struct taking *taking) {
     struct sl_openai_request *request = taking->request;
     if (request->is_chat) {

@@ -42,7 +42,6 @@ struct fetches {
     uint64_t get; // not a fault: use gets with any transport
 };
 
-// A pending READ.
 struct read {
     bool used, receiving;
     bool direct; // by rendezvous into the caller's memory: it ends before the fetch does
@@ -190,7 +189,6 @@ static struct read *reads_of(const struct fetches *fetches, struct sl_peer *peer
     return ((struct peer_reads *)sl_verb_of_peer(fetches, peer))->at;
 }
 
-// Abandons the unanswered reads of a fetch that has ended.
 static void abandon_reads(struct sl_fetch *fetch) {
     for (size_t i = 0; fetch->peer && i < SL_READS_PER_PEER; i++) {
         struct read *read = &reads_of(fetch->fetches, fetch->peer)[i];

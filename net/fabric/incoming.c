@@ -215,7 +215,6 @@ static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, 
     }
 }
 
-// Returns SL_OK, or why a request is refused.
 static enum sl_status refusal(struct inbox *inbox, struct sl_peer *peer, size_t bytes) {
     if (!atomic_load(&inbox->fn)) {
         return SL_ERR_UNSUPPORTED;
@@ -300,7 +299,6 @@ static void tick(void *state, int64_t now_ns) {
     }
 }
 
-// Leaves open requests to their owners.
 static void leave(void *state) {
     struct inbox *inbox = state;
     for (struct sl_fabric_incoming *incoming = inbox->first, *next; incoming; incoming = next) {

@@ -129,7 +129,6 @@ static void count(struct sl_grant *grant, const struct sl_wire_segment *segment)
     }
 }
 
-// Verifies a segment whose bytes are in the block.
 static void verify(const struct sl_receive *receive) {
     struct sl_grant *grant = receive->grant;
     const struct sl_wire_segment *segment = &receive->segment;

@@ -313,7 +313,6 @@ static void want_huge(const struct sl_ship *ship, const struct parts *parts) {
     }
 }
 
-// Copies into the owner's memory, which is mapped here.
 static void send_copies(struct sl_ship *ship, struct sl_peer_send *send, const struct parts *parts, bool digested) {
     uint8_t *to = (uint8_t *)((uintptr_t)ship->address + (uintptr_t)ship->region->mapping) + parts->offset;
     uint64_t digest = 0;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Register, then beat. See agent.h.
 #include "net/node/agent.h"
 
 #include <pthread.h>
@@ -26,7 +25,6 @@
 
 static const char draining[] = "draining: the coordinator was asked to give it nothing new";
 
-// The connection to one coordinator.
 struct tie {
     struct sl_agent *agent;
     const char *coordinator;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leased blocks for incoming capsules. inbound.h has the states.
 #include "net/node/inbound.h"
 
 #include <pthread.h>

@@ -71,7 +71,6 @@ static bool has_device_memory(const struct sl_node *node) {
     return node->runtime.device && !node->runtime.device->ops->one_memory;
 }
 
-// Opens the fabric's region and its ledger.
 static enum sl_status open_region(struct sl_node *node, int64_t bytes, struct sl_error *err) {
     void *base = NULL;
     unsigned kinds =

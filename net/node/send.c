@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens a ship, queues pieces, waits, sends the header. See send.h.
 #include "net/node/send.h"
 
 #include "base/clock.h"

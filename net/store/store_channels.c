@@ -101,7 +101,6 @@ static struct entry *make_room(struct sl_store_channels *channels) {
     return oldest;
 }
 
-// Adds a channel to this address. Lock held.
 static enum sl_status add(struct sl_store_channels *channels, const char *address, struct entry **entry_out,
                           struct sl_error *err) {
     struct sl_rpc_channel *channel = NULL;

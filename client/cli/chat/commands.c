@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: executes lines that begin with a slash. See chat.h.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +67,6 @@ static enum sl_status list_documents(struct sl_chat_session *chat, struct sl_err
     return SL_OK;
 }
 
-// Checks that a conversation can begin with a document now.
 static enum sl_status check_document(const struct sl_chat_session *chat, const Sluice__V1__Document *document,
                                      struct sl_error *err) {
     SL_FAIL_IF(document->chat && chat->as_text, err, SL_ERR_INVALID, "%s was added for chats: leave out --raw",

@@ -200,7 +200,6 @@ static enum sl_status refill(struct sl_lines *lines, struct sl_error *err) {
     return SL_OK;
 }
 
-// Appends to *line_inout, which has *n_inout bytes.
 static enum sl_status append(char **line_inout, size_t *n_inout, const char *bytes, size_t n, struct sl_error *err) {
     SL_FAIL_IF(*n_inout + n > SL_MAX_PROMPT_BYTES, err, SL_ERR_INVALID,
                "a line is longer than %zu MiB, the most that one message carries", SL_MAX_PROMPT_BYTES >> 20);

@@ -15,7 +15,6 @@
 // The cluster ends the job at its deadline and reports that: wait a little longer for the report
 #define DEADLINE_SLACK_MS 5000
 
-// A turn in progress.
 struct turn {
     struct sl_chat_session *chat;
     struct sl_follow follow;

@@ -42,7 +42,6 @@ static const struct sl_program program = {
     SL_OPTIONS(options),
 };
 
-// One job as the coordinator knows it, and its answer.
 struct subject {
     Sluice__V1__Job *job;
     char *answer;
@@ -82,12 +81,10 @@ static void add_bytes(struct sl_table *table, int64_t bytes) {
 static void add_ms(struct sl_table *table, double ms, int digits) {
     sl_table_add(table, ms > 0 ? "%.*f ms" : "-", digits, ms);
 }
-// Returns true if the prompt was read, or taken from a store.
 static bool has_capsule(const struct subject *subject) {
     return subject->job->statistics->capsule_bytes > 0;
 }
 
-// A row of the comparison: a title and the function that writes a job's cell.
 struct row {
     const char *title;
     void (*add)(struct sl_table *table, const struct subject *subject);
@@ -146,7 +143,6 @@ static void add_evicted(struct sl_table *table, const struct subject *subject) {
 static void add_fetched(struct sl_table *table, const struct subject *subject) {
     sl_table_add(table, has_capsule(subject) ? "%lld" : "-", (long long)subject->job->statistics->slots_fetched);
 }
-// Adds the lengths of the shortest and the longest head of any layer.
 static void add_layers(struct sl_table *table, const struct subject *subject) {
     const Sluice__V1__Statistics *s = subject->job->statistics;
     if (s->n_slots_min == 0 || s->n_slots_max != s->n_slots_min) {
@@ -222,7 +218,6 @@ static void print_table(struct subject *subjects, size_t n, size_t n_before, int
     sl_table_finish(&table, stdout);
 }
 
-// Prints tables of as many columns as fit the terminal, one below the other.
 static void print(struct subject *subjects, size_t n_subjects) {
     const int width = sl_terminal_width(STDOUT_FILENO);
     const size_t most = width > TITLES_WIDTH + MIN_COLUMN ? (size_t)((width - TITLES_WIDTH) / MIN_COLUMN) : 1;

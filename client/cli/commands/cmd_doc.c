@@ -44,7 +44,6 @@ static const char *stores_text(const Sluice__V1__Document *document, char *buf, 
     return buf;
 }
 
-// Prints what the document saved so far, and what its recipe may lose.
 static void show_balance(const Sluice__V1__Document *document) {
     printf("saved        %" PRId64 " tokens not read again for %" PRId64 " questions", document->saved_tokens,
            document->n_questions);
@@ -421,7 +420,6 @@ static int n_options_before(int argc, char **argv) {
     return at - 1;
 }
 
-// Moves options that precede the command after it.
 static void move_options(int argc, char **argv) {
     int n = n_options_before(argc, argv);
     if (n > 0 && n + 1 < argc) {

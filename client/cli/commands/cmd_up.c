@@ -207,7 +207,6 @@ static void speak_to_log(const struct up *up) {
     dup2(fileno(up->here.log), STDERR_FILENO);
 }
 
-// Updates the state after a change, and opens a new log when the old one is full.
 static void keep_up_to_date(struct up *up, bool changed) {
     struct sl_error err;
     bool anew;
@@ -276,7 +275,6 @@ static void print_end_of_log(struct sl_cluster_here *here) {
     fprintf(stderr, "sluice up: all that the processes said is in %s\n", here->log_path);
 }
 
-// Checks the options, and sets those for which others stand.
 static enum sl_status check(struct up_config *config, struct sl_error *err) {
     SL_FAIL_IF(!config->cluster.model, err, SL_ERR_INVALID, "--model DIR is needed");
     SL_FAIL_IF(config->detach && config->verbose, err, SL_ERR_INVALID, "--detach and --verbose exclude each other");

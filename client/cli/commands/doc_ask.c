@@ -46,7 +46,6 @@ static const struct sl_program ask_program = {
     SL_OPTIONS(ask_options),
 };
 
-// One answer, as far as a comparison needs it.
 struct answer {
     struct sl_watch shown; // callbacks that get all events
     char *text;            // owned; NULL: there is none
@@ -75,7 +74,6 @@ static bool stopped(void *arg) {
     return answer->shown.stopped(answer->shown.arg);
 }
 
-// Asks, and shows the answer. The caller frees answer_out->text. Returns the exit code.
 static int ask_once(const struct ask_config *config, const struct sl_request_config *asked, struct sl_client *client,
                     struct answer *answer_out) {
     struct sl_follow follow = sl_follow_of("doc ask", &config->tool, config->quiet, config->tool.signals);

@@ -142,7 +142,6 @@ static const char *name_of(enum sl_doc_format format) {
     return format == SL_DOC_PDF ? "a PDF file" : format == SL_DOC_HTML ? "HTML" : "an office file";
 }
 
-// Finds the first installed program for a format, and its path.
 static enum sl_status choose(enum sl_doc_format format, const char *name, const struct program **program_out,
                              char path[PATH_MAX], struct sl_error *err) {
     char packages[128] = "";
@@ -180,7 +179,6 @@ static void limit(int resource, rlim_t at_most) {
     }
 }
 
-// Runs in the child.
 static void become(const struct program *program, const char *path, const struct files *files, int64_t timeout_ms,
                    pid_t parent) {
     setpgid(0, 0); // so that the parent can also end what the program starts

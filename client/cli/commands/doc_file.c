@@ -41,7 +41,6 @@ enum sl_status sl_command_doc_done(Sluice__V1__Document *document, const char *w
     return SL_OK;
 }
 
-// A file on its way to or from the cluster.
 struct transfer {
     struct sl_signals *signals;
     struct sl_progress line;
@@ -70,7 +69,6 @@ static void end_progress(struct transfer *transfer) {
     }
 }
 
-// Returns the transfer of the command's file: its second argument.
 static struct transfer transfer_of(const struct sl_tool_config *tool, const char *phase) {
     return (struct transfer){.signals = tool->signals,
                              .line = {.phase = phase, .bytes = true},
@@ -241,7 +239,6 @@ static enum sl_status send_file(struct sl_client *client, void *arg, struct sl_e
     return status == SL_OK ? sl_command_doc_done(document, "imported", config->tool.json) : status;
 }
 
-// Opens the file, and notes its size for the progress.
 static enum sl_status open_file(struct transfer *transfer, struct sl_error *err) {
     struct stat found;
     transfer->file = fopen(transfer->path, "rbe");

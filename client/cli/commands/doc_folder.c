@@ -100,7 +100,6 @@ static enum sl_status add_entry(struct folder *folder, int at, const char *name,
     return status;
 }
 
-// Adds the folder fd, whose path from the root has n_path bytes.
 static enum sl_status walk(struct folder *folder, int fd, size_t n_path, int depth, struct sl_error *err) {
     struct dirent **entries;
     int n = depth <= MAX_DEPTH ? scandirat(fd, ".", &entries, is_wanted, by_bytes) : -1;

@@ -14,7 +14,6 @@
 
 #define MAX_STREAM_BYTES ((size_t)256 << 20) // of a source that is no file; it is copied to memory
 
-// Copies a stream to a file in memory.
 static enum sl_status copy_stream(int from, const char *name, int *fd_out, struct sl_error *err) {
     char buffer[8192];
     int fd = memfd_create("document", MFD_CLOEXEC);
@@ -40,7 +39,6 @@ static enum sl_status copy_stream(int from, const char *name, int *fd_out, struc
                : sl_fail(err, SL_ERR_INVALID, "%s: %s", name, strerror(why));
 }
 
-// Opens a source so that it can be read several times.
 static enum sl_status open_source(const char *path, const char *name, int *fd_out, struct sl_error *err) {
     int fd = strcmp(path, "-") == 0 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(path, O_RDONLY | O_CLOEXEC);
     struct stat found;

@@ -51,7 +51,6 @@ static const struct sl_program program = {
     SL_OPTIONS(options),
 };
 
-// Returns the memory that `sluice up` would give each worker.
 static int64_t arena_of(const struct doctor_config *config) {
     struct sl_model_config model;
     if (config->arena_bytes > 0) {

@@ -76,7 +76,6 @@ void sl_doctor_limits(struct sl_findings *findings) {
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-// Returns the bytes of a model's weights: of a GGUF file, or of the tensor files in a folder.
 static int64_t model_bytes(const char *path) {
     struct stat st;
     int64_t bytes = 0;

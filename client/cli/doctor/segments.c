@@ -59,7 +59,6 @@ static bool has_shared_memory(int process) {
     return has_some;
 }
 
-// Returns true if the process is one of Sluice's, which may be the first one of a container.
 static bool is_sluice(int process) {
     char name[16] = "";
     const int fd = openat(process, "comm", O_RDONLY | O_CLOEXEC);
@@ -68,7 +67,6 @@ static bool is_sluice(int process) {
     return !is_read || strncmp(name, "sluice", strlen("sluice")) == 0;
 }
 
-// Marks the segments that a process has open.
 static void see_files(struct segments *segments, int process) {
     const int fd = openat(process, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;

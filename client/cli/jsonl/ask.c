@@ -59,7 +59,6 @@ static json_t *tokenize(const struct sl_jsonl_model *m, const json_t *line, stru
                      "tokens", tokens);
 }
 
-// Adds "offloaded_bytes". Returns the status of the plan.
 static enum sl_status add_plan(const struct sl_jsonl_model *m, const char *text, int64_t n_tokens, json_t *reply,
                                struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(m->config);

@@ -84,7 +84,6 @@ static enum sl_status on_prefilled(void *arg, const struct sl_session *session, 
     return status;
 }
 
-// Writes the prompt as tokens, the caller's to free.
 static enum sl_status encode(struct run *run, const struct sl_openai_request *request, int32_t **ids_out,
                              int64_t *n_ids_out, struct sl_error *err) {
     const Sluice__V1__GenerateRequest *message = &request->message;
@@ -342,7 +341,6 @@ static json_t *read_document(struct run *run, const json_t *line, struct sl_refu
                      (json_int_t)run->result.full_bytes, "prefill_ms", run->result.prefill_ms);
 }
 
-// Answers a line with "operation".
 static json_t *operate(struct run *run, const json_t *line, struct sl_refusal *refusal) {
     const char *name = json_string_value(json_object_get(line, "operation"));
     if (name && strcmp(name, "reserve") == 0) {

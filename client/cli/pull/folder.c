@@ -95,7 +95,6 @@ void sl_folder_state_cleanup(struct sl_folder_state *state) {
     *state = (struct sl_folder_state){0};
 }
 
-// Returns the names of the packages, or of their wheels: a text, or of several parts a list.
 static json_t *texts_of(const struct sl_catalog_model *model, bool wheels) {
     json_t *list = json_array();
     for (int i = 0; i < model->n_parts && list; i++) {

@@ -49,7 +49,6 @@ static bool read_settings(const char *path, struct sl_index *index) {
     return fits;
 }
 
-// Reads all settings; later ones override earlier ones, as in pip.
 static bool read_all_settings(struct sl_index *index) {
     const char *given = getenv("PIP_CONFIG_FILE"), *home = getenv("HOME"), *config = getenv("XDG_CONFIG_HOME"),
                *virtual_env = getenv("VIRTUAL_ENV");

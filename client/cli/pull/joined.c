@@ -39,7 +39,6 @@ static enum sl_status cut(struct sl_joined *joined, int64_t bytes, struct sl_err
     return SL_OK;
 }
 
-// Counts the complete parts, and removes an incomplete one.
 static enum sl_status count_parts(struct sl_joined *joined, struct sl_error *err) {
     const struct sl_catalog_model *model = joined->model;
     int64_t bytes = 0;

@@ -26,7 +26,6 @@ static enum sl_status copy(zip_file_t *from, int fd, uint64_t bytes, const char 
     return n == 0 && done == bytes ? SL_OK : sl_fail(err, SL_ERR_PEER_CORRUPT, "the archive is damaged: %s", name);
 }
 
-// Opens the archive. Another descriptor of it stays with the caller.
 static enum sl_status open_archive(int wheel, zip_t **archive_out, struct sl_error *err) {
     int code = 0;
     int own = fcntl(wheel, F_DUPFD_CLOEXEC, 0); // the archive closes this duplicate

@@ -58,7 +58,6 @@ static size_t list(const struct sl_link_send *send, struct iovec *iov, size_t n)
     return n;
 }
 
-// Removes `bytes` written bytes from the queue.
 static void advance(struct sl_link *link, size_t bytes) {
     while (link->first && link->state == LINK_OPEN) {
         struct sl_link_send *send = link->first;
@@ -116,12 +115,10 @@ static bool write_clear(struct sl_link *link) {
     return true;
 }
 
-// The unprocessed rest of a list.
 struct rest {
     struct iovec *part, *end;
 };
 
-// Takes at most `most` bytes of its first part.
 static struct iovec take(struct rest *rest, size_t most) {
     struct iovec *part = rest->part;
     struct iovec taken = {part->iov_base, part->iov_len < most ? part->iov_len : most};
@@ -356,7 +353,6 @@ static bool take_frame(struct sl_link *link) {
     return link->state == LINK_OPEN;
 }
 
-// Reads more frames into the buffer.
 static size_t fill(struct sl_link *link) {
     if (link->n_taken > 0) {
         memmove(link->buffer, link->buffer + link->n_taken, link->n_buffered - link->n_taken);

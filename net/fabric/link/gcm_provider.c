@@ -24,7 +24,6 @@
 #define IV_BYTES  12
 #define TAG_BYTES 16
 
-// ipsec-mb's functions for one key length.
 struct strength {
     size_t key_bytes;
     aes_gcm_pre_t expand;

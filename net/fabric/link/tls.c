@@ -21,7 +21,6 @@ static_assert(SL_TLS_BATCH_BYTES + (8 << 10) <= BUFFER_BYTES, "room for what TLS
 
 enum { N_FILES = 3 }; // read again here when they change
 
-// Shows that a file was replaced.
 struct stamp {
     ino_t inode;
     off_t bytes;

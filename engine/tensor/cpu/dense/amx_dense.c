@@ -229,7 +229,6 @@ static void finish_tile(const struct sl_product *a, int64_t p, int64_t row, int6
 
 // --- x into tiles --------------------------------------------------------------------------------------------------
 
-// Returns the tokens of a tile: few rows make narrow tiles.
 static int64_t tile_tokens(int64_t m) {
     return sl_min(m, TOKENS);
 }
@@ -244,7 +243,6 @@ static bool arranges(const struct sl_matrix *w) {
     return by_tiles(w, true);
 }
 
-// Returns the number of terms of x.
 static int x_terms_of(const struct sl_matrix *w) {
     return w->in_two_terms ? 2 : 1;
 }

@@ -17,7 +17,6 @@ static size_t part_bytes(const struct sl_matrix *w, const struct sl_rows *part) 
     return part->n > 0 ? (size_t)part_halves(part) * sl_code_half_bytes(sl_code_type(part->dtype), w->k) : 0;
 }
 
-// Returns the type of the blocks that pack() quantizes.
 static enum sl_dtype quantized_dtype(const struct sl_matrix *w) {
     return w->format == SL_WEIGHT_INT8 ? SL_Q8_0 : SL_Q4_0;
 }

@@ -17,7 +17,6 @@
 #include "engine/tensor/cpu/pages/kv_page.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 
-// The sums that are added to the slots of one page.
 struct sums {
     _Alignas(64) float k[SL_PAGE_SLOTS][SL_MAX_HEAD_DIM], v[SL_PAGE_SLOTS][SL_MAX_HEAD_DIM]; // sum_i w_i (x_i - x_c)
     float weight[SL_PAGE_SLOTS]; // e + sum_i w_i; 0: no slot is merged into this one
