@@ -148,8 +148,7 @@ struct watching {
     bool has_job; // the text is being read, so its tokens stay charged
 };
 
-static void on_event(void *arg, const Sluice__V1__Event *event) {
-    (void)event;
+static void on_event(void *arg, const Sluice__V1__Event *) {
     ((struct watching *)arg)->has_job = true;
 }
 
@@ -341,8 +340,7 @@ struct query {
 };
 
 // Reads a field; MHD_NO: it is refused.
-static enum MHD_Result read_field(void *arg, enum MHD_ValueKind kind, const char *key, const char *value) {
-    (void)kind;
+static enum MHD_Result read_field(void *arg, enum MHD_ValueKind, const char *key, const char *value) {
     struct query *query = arg;
     char *end = "";
     if (strcmp(key, "name") == 0) {

@@ -321,8 +321,7 @@ static enum MHD_Result call_document_import(const struct sl_http_request *reques
     return call_named_document(request, "import");
 }
 
-static ssize_t take(void *cls, uint64_t at, char *buf, size_t n_bytes) {
-    (void)at;
+static ssize_t take(void *cls, uint64_t, char *buf, size_t n_bytes) {
     return sl_http_answer_take(cls, buf, n_bytes);
 }
 
@@ -498,8 +497,7 @@ static enum MHD_Result answer(struct sl_exchange *exchange, struct MHD_Connectio
     return exchange->route->answer_fn(&request);
 }
 
-void *sl_exchange_create(void *cls, const char *path, struct MHD_Connection *connection) {
-    (void)connection;
+void *sl_exchange_create(void *cls, const char *path, struct MHD_Connection *) {
     struct sl_exchange *exchange = calloc(1, sizeof *exchange);
     if (exchange) {
         exchange->gateway = cls;
@@ -508,9 +506,8 @@ void *sl_exchange_create(void *cls, const char *path, struct MHD_Connection *con
     return exchange;
 }
 
-enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
+enum MHD_Result sl_exchange_handle(void *, struct MHD_Connection *connection, const char *url, const char *method,
                                    const char *version, const char *body, size_t *body_bytes, void **exchange_ptr) {
-    (void)cls;
     struct sl_exchange *exchange = *exchange_ptr;
     if (!exchange) {
         return MHD_NO; // there was no memory for it
@@ -552,10 +549,7 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
                                                                   : answer(exchange, connection, url, method);
 }
 
-void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **exchange_ptr,
-                      enum MHD_RequestTerminationCode how) {
-    (void)cls;
-    (void)how;
+void sl_exchange_over(void *, struct MHD_Connection *connection, void **exchange_ptr, enum MHD_RequestTerminationCode) {
     sl_connection_waits(connection);
     struct sl_exchange *exchange = *exchange_ptr;
     if (!exchange) {

@@ -49,8 +49,7 @@ static enum sl_status open_certificate(struct sl_gateway *gateway, struct sl_err
     return sl_https_certificate_open(config->https_cert, config->https_key, &gateway->certificate, err);
 }
 
-static void log_line(void *cls, const char *format, va_list args) {
-    (void)cls;
+static void log_line(void *, const char *format, va_list args) {
     char line[256];
     vsnprintf(line, sizeof line, format, args);
     line[strcspn(line, "\n")] = '\0';

@@ -176,10 +176,9 @@ static void look_again(struct sl_https_certificate *certificate) {
     }
 }
 
-int sl_https_give_certificate(gnutls_session_t session, const struct gnutls_cert_retr_st *asked,
-                              gnutls_pcert_st **list_out, unsigned *n_out, gnutls_ocsp_data_st **ocsp_out,
-                              unsigned *n_ocsp_out, gnutls_privkey_t *key_out, unsigned *flags_out) {
-    (void)asked;
+int sl_https_give_certificate(gnutls_session_t session, const struct gnutls_cert_retr_st *, gnutls_pcert_st **list_out,
+                              unsigned *n_out, gnutls_ocsp_data_st **ocsp_out, unsigned *n_ocsp_out,
+                              gnutls_privkey_t *key_out, unsigned *flags_out) {
     struct sl_https_certificate *certificate = sl_http_connections_context(gnutls_session_get_ptr(session));
     if (!certificate) {
         return -1;

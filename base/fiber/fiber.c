@@ -452,8 +452,7 @@ void sl_fiber_compute(void) {
     sl_carriers_call(other);
 }
 
-static void *keep_time(void *arg) {
-    (void)arg;
+static void *keep_time(void *) {
     for (;;) {
         struct sl_carrier *called = NULL;
         const uint32_t seen = atomic_load(&all.clock_rings);

@@ -75,10 +75,7 @@ enum sl_status sl_cluster_etcd_start(const char *folder, struct sl_cluster_etcd 
     return SL_OK;
 }
 
-static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *at) {
-    (void)about;
-    (void)kind;
-    (void)at;
+static int remove_one(const char *path, const struct stat *, int, struct FTW *) {
     return remove(path);
 }
 

@@ -94,8 +94,7 @@ static void say_damaged(const char *digits, const char *why) {
     sl_log_warn("documents", "etcd: " RECORDS "%s is lost: %s", digits, why);
 }
 
-static enum sl_status take_record(void *arg, const char *name, const uint8_t *bytes, size_t n, struct sl_error *err) {
-    (void)err;
+static enum sl_status take_record(void *arg, const char *name, const uint8_t *bytes, size_t n, struct sl_error *) {
     struct reading *reading = arg;
     const char *digits = name + strlen(RECORDS);
     if (strlen(digits) != SL_DOCUMENT_DIGITS || reading->n == SL_MAX_DOCUMENTS) {

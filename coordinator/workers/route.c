@@ -41,8 +41,7 @@ static bool ties_before(const struct sl_route_view *a, const struct sl_route_vie
 
 // ---- policies ---------------------------------------------------------------------------------------------------
 
-static double affinity_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
-    (void)budget_tokens;
+static double affinity_read(const struct sl_route_view *view, int64_t n_tokens, int64_t) {
     double preferred = view->matched_tokens > 0 ? 0.5 : 0; // less than a token: it decides between equal workers alone
     return (double)view->delay_tokens + (double)n_tokens - preferred;
 }
@@ -60,25 +59,19 @@ static double deadline_read(const struct sl_route_view *view, int64_t n_tokens, 
                                       : (double)all;
 }
 
-static double least_loaded_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
-    (void)n_tokens;
-    (void)budget_tokens;
+static double least_loaded_read(const struct sl_route_view *view, int64_t, int64_t) {
     return (double)view->claimed_tokens;
 }
 
-static double least_loaded_write(const struct sl_route_view *view, int64_t need_bytes) {
-    (void)need_bytes;
+static double least_loaded_write(const struct sl_route_view *view, int64_t) {
     return (double)view->claimed_bytes / (double)(view->capacity_bytes + 1);
 }
 
-static double round_robin_read(const struct sl_route_view *view, int64_t n_tokens, int64_t budget_tokens) {
-    (void)n_tokens;
-    (void)budget_tokens;
+static double round_robin_read(const struct sl_route_view *view, int64_t, int64_t) {
     return (double)view->jobs_ever;
 }
 
-static double round_robin_write(const struct sl_route_view *view, int64_t need_bytes) {
-    (void)need_bytes;
+static double round_robin_write(const struct sl_route_view *view, int64_t) {
     return (double)view->jobs_ever;
 }
 

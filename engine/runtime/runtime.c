@@ -65,10 +65,9 @@ static enum sl_status open_all(const struct opener *opener, int n, struct sl_run
     return status;
 }
 
-static enum sl_status open_cpu_device(const struct opener *opener, int rank, struct sl_team *team,
+static enum sl_status open_cpu_device(const struct opener *opener, int, struct sl_team *team,
                                       struct sl_device **device_out, struct sl_error *err) {
     (void)opener;
-    (void)rank;
     return sl_cpu_device_open(team, device_out, err);
 }
 

@@ -78,10 +78,8 @@ struct remote {
 
 // --- opening ---------------------------------------------------------------------------------------------------------
 
-static void on_fallback(void *arg, int layer, const char *why) {
+static void on_fallback(void *arg, int, const char *) {
     struct remote *r = arg;
-    (void)layer;
-    (void)why;
     r->n_lost++;
 }
 

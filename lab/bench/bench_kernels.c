@@ -112,25 +112,22 @@ static void do_own_product(struct bench *b, int n_columns) {
     OPS->matmul(STREAM, &b->weights, &product);
 }
 
-static void do_norm(struct bench *b, int arg) {
+static void do_norm(struct bench *b, int) {
     const struct sl_world_shape *s = &b->world.shape;
     struct sl_norm norm = {SL_NORM_RMS, s->hidden, 1e-5f, b->world.x, NULL};
-    (void)arg;
     OPS->norm(STREAM, &norm, (struct sl_row_vectors){b->world.x, s->hidden, s->rows, 1}, b->world.y, s->hidden);
 }
 
-static void do_rotate(struct bench *b, int arg) {
+static void do_rotate(struct bench *b, int) {
     const struct sl_world_shape *s = &b->world.shape;
     struct sl_rope rope = {s->head_dim, s->head_dim, b->world.inv_freq, 1.0};
-    (void)arg;
     struct sl_row_vectors heads = {b->world.y, (int64_t)s->n_heads * s->head_dim, s->rows, s->n_heads};
     OPS->rotate(STREAM, &rope, b->world.cosines, b->world.sines, heads);
 }
 
-static void do_angles(struct bench *b, int arg) {
+static void do_angles(struct bench *b, int) {
     const struct sl_world_shape *s = &b->world.shape;
     struct sl_rope rope = {s->head_dim, s->head_dim, b->world.inv_freq, 1.0};
-    (void)arg;
     OPS->angles(STREAM, &rope, b->world.positions, s->rows, b->world.cosines, b->world.sines);
 }
 
@@ -139,9 +136,8 @@ static void do_append(struct bench *b, int f) {
     OPS->append(STREAM, &call, 1);
 }
 
-static void do_prefill(struct bench *b, int products) {
+static void do_prefill(struct bench *b, int) {
     struct sl_attend call = sl_world_attend(&b->world, 0, (int)b->world.shape.rows);
-    (void)products;
     OPS->attend(STREAM, &call, 1);
 }
 
@@ -151,8 +147,7 @@ static void do_question(struct bench *b, int f) {
     OPS->attend(STREAM, &call, 1);
 }
 
-static struct sl_cost cost_question(const struct sl_world *w, int f) {
-    (void)f;
+static struct sl_cost cost_question(const struct sl_world *w, int) {
     return sl_cost_attention(w, 2);
 }
 
@@ -166,9 +161,8 @@ static void do_slots(struct bench *b, int f) {
     OPS->attend_slots(STREAM, &call, LIST(keep), KEPT);
 }
 
-static void do_fold(struct bench *b, int products) {
+static void do_fold(struct bench *b, int) {
     struct sl_attend call = sl_world_attend(&b->world, 0, (int)b->world.shape.rows);
-    (void)products;
     OPS->fold(STREAM, &call, 0, &(struct sl_fold){.sum = 0, .square = 1, .above = -1});
 }
 
@@ -190,10 +184,9 @@ static void do_mean_state(struct bench *b, int f) {
     OPS->mean_state(STREAM, &b->world.heads[f], b->world.shape.slots, VECTORS, (struct sl_vectors){NULL, 0});
 }
 
-static void do_pool(struct bench *b, int of_queries) {
+static void do_pool(struct bench *b, int) {
     const struct sl_world_shape *s = &b->world.shape;
     struct sl_vectors out = {b->world.y, (size_t)s->slots};
-    (void)of_queries;
     OPS->pool(STREAM, &b->world.heads[0], s->n_heads / s->n_kv_heads, QUERIES, (struct sl_pooling){false, 7, 32}, out);
 }
 
@@ -211,12 +204,11 @@ static void do_select(struct bench *b, int f) {
     OPS->select(STREAM, &b->world.heads[f], VECTORS, (struct sl_vectors){NULL, 0}, true, KEPT, LIST(keep));
 }
 
-static void do_scan(struct bench *b, int f) {
+static void do_scan(struct bench *b, int) {
     enum { MOST_HEADS = 64 }; // --kv-heads
     const struct sl_world_shape *s = &b->world.shape;
     struct sl_scan_piece pieces[MOST_HEADS];
     size_t channel_bytes = (size_t)s->slots * 2, channels = (size_t)sl_world_channels(&b->world);
-    (void)f;
     for (int h = 0; h < s->n_kv_heads; h++) {
         pieces[h] = (struct sl_scan_piece){.layout = {.format = SL_KV_F16,
                                                       .head_dim = (int)channels,

@@ -183,9 +183,8 @@ static void come_up(struct sl_connection *connection) {
     }
 }
 
-static bool pump(void *state, int64_t now_ns) {
+static bool pump(void *state, int64_t) {
     struct connections *connections = state;
-    (void)now_ns;
     if (!connections->waiting) {
         return false;
     }

@@ -406,10 +406,9 @@ static void finish_read(struct read *read, enum sl_status status, const uint8_t 
     check_end(fetch);
 }
 
-static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
+static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t) {
     struct read *read = arg;
     uint8_t *buffer = read->buffer;
-    (void)bytes;
     finish_read(read, status, buffer);
     sl_fabric_give_buffer(peer->fabric, buffer);
 }
@@ -538,9 +537,8 @@ static void tick(void *state, int64_t now_ns) {
     }
 }
 
-static void peer_closing(void *state, struct sl_peer *peer, enum sl_status status, const char *text) {
+static void peer_closing(void *state, struct sl_peer *peer, enum sl_status, const char *) {
     struct fetches *fetches = state;
-    (void)status, (void)text;
     for (struct sl_fetch *fetch = fetches->first; fetch; fetch = fetch->next) {
         if (fetch->peer == peer) { // ended because its connection has; pending reads end with the peer
             abandon_reads(fetch);

@@ -99,8 +99,7 @@ void sl_grant_renew(struct sl_grant *grant, int64_t deadline_ns) {
 
 // ---- closing ---------------------------------------------------------------------------------------------------
 
-static void run_close(struct sl_fabric *fabric, struct sl_command *command) {
-    (void)fabric;
+static void run_close(struct sl_fabric *, struct sl_command *command) {
     struct sl_grant *grant = SL_CONTAINER(command, struct sl_grant, close_command);
     grant->closed = true;
     sl_grant_fail(grant, SL_ERR_CANCELLED, "the receiver closed the grant");

@@ -150,8 +150,7 @@ static void reply_status(struct sl_peer *peer, uint64_t id, enum sl_status statu
     sl_peer_tell(peer, SL_WIRE_REPLY, &reply, sizeof reply);
 }
 
-static void on_replied(struct sl_peer_send *send, enum sl_status status) {
-    (void)status;
+static void on_replied(struct sl_peer_send *send, enum sl_status) {
     finish(send->arg);
 }
 
@@ -206,8 +205,7 @@ static void deliver(struct sl_fabric_incoming *incoming) {
     atomic_load (&inbox->fn)(inbox->arg, incoming);
 }
 
-static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
-    (void)peer, (void)bytes;
+static void on_received(void *arg, struct sl_peer *, enum sl_status status, size_t) {
     if (status == SL_OK) {
         deliver(arg);
     } else { // the error callback closes the peer
@@ -275,9 +273,8 @@ static void on_cancel(void *state, struct sl_peer *peer, struct sl_message *mess
     }
 }
 
-static void peer_closing(void *state, struct sl_peer *peer, enum sl_status status, const char *text) {
+static void peer_closing(void *state, struct sl_peer *peer, enum sl_status, const char *) {
     struct inbox *inbox = state;
-    (void)status, (void)text;
     for (struct sl_fabric_incoming *incoming = inbox->first; incoming; incoming = incoming->next) {
         if (incoming->peer == peer) {
             incoming->peer = NULL;

@@ -165,10 +165,9 @@ static void end_well(struct sl_grant *grant, const struct sl_grant_arrival *arri
     }
 }
 
-static void on_verified(struct sl_fabric *fabric, struct sl_command *command) {
+static void on_verified(struct sl_fabric *, struct sl_command *command) {
     struct sl_grant_arrival *arrival = SL_CONTAINER(command, struct sl_grant_arrival, end_command);
     struct sl_grant *grant = arrival->grant;
-    (void)fabric;
     grant->n_receives--;
     grant->verifying = false;
     if (grant->state != GRANT_CLAIMED) {
@@ -189,10 +188,9 @@ static void on_verified(struct sl_fabric *fabric, struct sl_command *command) {
 
 // ---- segments in the host's memory -----------------------------------------------------------------------------
 
-static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
+static void on_received(void *arg, struct sl_peer *, enum sl_status status, size_t bytes) {
     struct sl_receive *receive = arg;
     struct sl_grant *grant = receive->grant;
-    (void)peer;
     grant->n_receives--;
     if (status == SL_OK && bytes == receive->segment.bytes) {
         verify(receive);
@@ -273,9 +271,8 @@ void sl_grant_on_segment(void *state, struct sl_peer *peer, struct sl_message *m
 
 // ---- FINAL -----------------------------------------------------------------------------------------------------
 
-static void on_header_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
+static void on_header_received(void *arg, struct sl_peer *, enum sl_status status, size_t) {
     struct sl_grant *grant = arg;
-    (void)peer, (void)bytes;
     grant->n_receives--;
     grant->header_ready = status == SL_OK;
     if (status != SL_OK) {

@@ -213,8 +213,7 @@ static void tell_cancelled(struct sl_fabric_request *request) {
     }
 }
 
-static void run_cancel(struct sl_fabric *fabric, struct sl_command *command) {
-    (void)fabric;
+static void run_cancel(struct sl_fabric *, struct sl_command *command) {
     struct sl_fabric_request *request = SL_CONTAINER(command, struct sl_fabric_request, cancel_command);
     tell_cancelled(request);
     release(request);

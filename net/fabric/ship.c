@@ -339,9 +339,8 @@ static void move_last(struct sl_ship **at) {
     *at = ship;
 }
 
-static bool pump(void *state, int64_t now_ns) {
+static bool pump(void *state, int64_t) {
     struct sl_ships *ships = state;
-    (void)now_ns;
     bool moved = false, has_more = false;
     struct sl_ship **at = &ships->first;
     while (*at) {

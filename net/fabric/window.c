@@ -196,9 +196,8 @@ static enum sl_status check(struct windows *windows, const struct sl_wire_read *
     return status;
 }
 
-static void on_read_sent(struct sl_peer_send *send, enum sl_status status) {
+static void on_read_sent(struct sl_peer_send *send, enum sl_status) {
     struct peer_windows *of_peer = send->arg;
-    (void)status;
     of_peer->n_reads--;
 }
 

@@ -36,8 +36,7 @@ static enum sl_status check_direct(const struct sl_node *node, struct sl_error *
 }
 
 // A line of --report-loading, which client/cli/child.c reads.
-static bool report_loading(void *arg, size_t done_bytes, size_t total_bytes) {
-    (void)arg;
+static bool report_loading(void *, size_t done_bytes, size_t total_bytes) {
     printf("loading done=%zu total=%zu\n", done_bytes, total_bytes);
     fflush(stdout);
     return true;

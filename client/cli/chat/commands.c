@@ -15,8 +15,7 @@ static FILE *screen(const struct sl_chat_session *chat) {
 
 static enum sl_status help(struct sl_chat_session *chat, const char *argument, struct sl_error *err);
 
-static enum sl_status begin_anew(struct sl_chat_session *chat, const char *argument, struct sl_error *err) {
-    (void)argument, (void)err;
+static enum sl_status begin_anew(struct sl_chat_session *chat, const char *, struct sl_error *) {
     sl_chat_forget(chat);
     return SL_OK;
 }
@@ -133,8 +132,7 @@ static enum sl_status set_recipe(struct sl_chat_session *chat, const char *argum
     return SL_OK;
 }
 
-static enum sl_status show_statistics(struct sl_chat_session *chat, const char *argument, struct sl_error *err) {
-    (void)argument, (void)err;
+static enum sl_status show_statistics(struct sl_chat_session *chat, const char *, struct sl_error *) {
     if (chat->n_turns == 0) {
         fprintf(screen(chat), "no answer has come to its end yet\n");
         return SL_OK;
@@ -171,8 +169,7 @@ static const struct command {
     {"/exit", "", "the same", NULL},
 };
 
-static enum sl_status help(struct sl_chat_session *chat, const char *argument, struct sl_error *err) {
-    (void)argument, (void)err;
+static enum sl_status help(struct sl_chat_session *chat, const char *, struct sl_error *) {
     FILE *file = screen(chat);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         fprintf(file, "%-8s %-7s %s\n", commands[i].name, commands[i].argument, commands[i].says);

@@ -42,9 +42,8 @@ static enum sl_status parse_range(struct sl_recipe *recipe, char *text, struct s
     return parse_name(colon + 1, &range->format, err);
 }
 
-static enum sl_status parse_format(const struct sl_field *field, const char *what, const char *text,
+static enum sl_status parse_format(const struct sl_field *field, const char *, const char *text,
                                    struct sl_recipe *recipe, struct sl_error *err) {
-    (void)what;
     char copy[SL_RECIPE_TEXT_BYTES];
     snprintf(copy, sizeof copy, "%s", text);
     sl_field_copy(field, recipe, &sl_recipe_default);
@@ -56,8 +55,7 @@ static enum sl_status parse_format(const struct sl_field *field, const char *wha
     return status;
 }
 
-static void put_format(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
-    (void)field;
+static void put_format(const struct sl_field *, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
     sl_text_buffer_put(out, "%s", sl_kv_format_name(recipe->format));
     for (int i = 0; i < recipe->n_ranges; i++) {
         sl_text_buffer_put(out, "/%d-", recipe->ranges[i].from);

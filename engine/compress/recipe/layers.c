@@ -106,9 +106,8 @@ static bool put_layers(const struct sl_layers *layers, struct sl_text_buffer *ou
 
 // --- exempt ------------------------------------------------------------------------------------------------------
 
-static enum sl_status parse_exempt(const struct sl_field *field, const char *what, const char *text,
+static enum sl_status parse_exempt(const struct sl_field *field, const char *, const char *text,
                                    struct sl_recipe *recipe, struct sl_error *err) {
-    (void)what;
     if (strcmp(text, "none") == 0) {
         sl_field_copy(field, recipe, &sl_recipe_default);
         return SL_OK;
@@ -116,8 +115,7 @@ static enum sl_status parse_exempt(const struct sl_field *field, const char *wha
     return parse_layers("exempt", text, &recipe->exempt, NULL, &recipe->exempt_last, err);
 }
 
-static void put_exempt(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
-    (void)field;
+static void put_exempt(const struct sl_field *, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
     bool any = put_layers(&recipe->exempt, out);
     sl_text_buffer_put(out, "%s", recipe->exempt_last ? (any ? "+last" : "last") : (any ? "" : "none"));
 }
@@ -127,16 +125,14 @@ const struct sl_kind sl_kind_exempt = {"none LAYERS last", ':', parse_exempt, pu
 // --- place -------------------------------------------------------------------------------------------------------
 
 // Resets everything about offloading: nothing is fetched.
-static enum sl_status parse_resident(const struct sl_field *field, const char *what, const char *text,
-                                     struct sl_recipe *recipe, struct sl_error *err) {
-    (void)what, (void)text, (void)err;
+static enum sl_status parse_resident(const struct sl_field *field, const char *, const char *, struct sl_recipe *recipe,
+                                     struct sl_error *) {
     sl_field_copy(field, recipe, &sl_recipe_default);
     return SL_OK;
 }
 
-static enum sl_status parse_offload(const struct sl_field *field, const char *what, const char *text,
-                                    struct sl_recipe *recipe, struct sl_error *err) {
-    (void)field, (void)what;
+static enum sl_status parse_offload(const struct sl_field *, const char *, const char *text, struct sl_recipe *recipe,
+                                    struct sl_error *err) {
     if (strcmp(text, "sparse") == 0) {
         recipe->offload_auto = true;
         return SL_OK;
@@ -144,8 +140,7 @@ static enum sl_status parse_offload(const struct sl_field *field, const char *wh
     return parse_layers("place", text, &recipe->offload, &recipe->offload_from, NULL, err);
 }
 
-static void put_offload(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
-    (void)field;
+static void put_offload(const struct sl_field *, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
     sl_text_buffer_put(out, "%s", recipe->offload_auto ? "sparse" : "");
     bool any = put_layers(&recipe->offload, out);
     if (recipe->offload_from >= 0) {

@@ -70,9 +70,8 @@ static void put_count(const struct sl_field *field, const struct sl_recipe *reci
     sl_text_buffer_put(out, "%" PRIu64, get_count(field, recipe));
 }
 
-static enum sl_status parse_fixed(const struct sl_field *field, const char *what, const char *text,
-                                  struct sl_recipe *recipe, struct sl_error *err) {
-    (void)what, (void)text, (void)err;
+static enum sl_status parse_fixed(const struct sl_field *field, const char *, const char *, struct sl_recipe *recipe,
+                                  struct sl_error *) {
     set_count(field, recipe, field->min);
     return SL_OK;
 }

@@ -20,74 +20,51 @@ static struct sl_stream *stream_of(struct sl_device *device, enum sl_stream_kind
     return &((struct cpu_device *)device)->streams[kind];
 }
 
-static bool network_reaches(struct sl_device *device) {
-    (void)device;
+static bool network_reaches(struct sl_device *) {
     return true; // the same as all memory of the host
 }
 
-static void *network_view(struct sl_device *device, void *block) {
-    (void)device;
+static void *network_view(struct sl_device *, void *block) {
     return block;
 }
 
-static enum sl_status network_flush(struct sl_device *device, void *block, const void *seen, size_t bytes,
-                                    struct sl_error *err) {
-    (void)device, (void)bytes;
+static enum sl_status network_flush(struct sl_device *, void *block, const void *seen, size_t, struct sl_error *err) {
     return seen == block ? SL_OK : sl_fail(err, SL_ERR_UNSUPPORTED, "the host's memory is where it is");
 }
 
-static size_t room(struct sl_device *device) {
-    (void)device;
+static size_t room(struct sl_device *) {
     return SIZE_MAX;
 }
 
-static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
-    (void)device;
-    (void)memory;
+static void *alloc_block(struct sl_device *, enum sl_memory, size_t bytes) {
     return bytes > 0 ? aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT) : NULL;
 }
 
-static void free_block(struct sl_device *device, enum sl_memory memory, void *block) {
-    (void)device;
-    (void)memory;
+static void free_block(struct sl_device *, enum sl_memory, void *block) {
     free(block);
 }
 
-static enum sl_status share_block(struct sl_device *device, void *base, size_t bytes, struct sl_error *err) {
-    (void)device;
-    (void)base;
-    (void)bytes;
-    (void)err;
+static enum sl_status share_block(struct sl_device *, void *, size_t, struct sl_error *) {
     return SL_OK;
 }
 
-static void unshare_block(struct sl_device *device, void *base) {
-    (void)device;
-    (void)base;
-}
+static void unshare_block(struct sl_device *, void *) {}
 
-static void hold(struct sl_stream *stream) {
-    (void)stream;
-}
+static void hold(struct sl_stream *) {}
 
-static enum sl_status release(struct sl_stream *stream, struct sl_error *err) {
-    (void)stream;
-    (void)err;
+static enum sl_status release(struct sl_stream *, struct sl_error *) {
     return SL_OK;
 }
 
-static bool has_failed(const struct sl_device *device) {
-    (void)device;
+static bool has_failed(const struct sl_device *) {
     return false;
 }
 
-static uint64_t progress(const struct sl_device *device) {
-    (void)device;
+static uint64_t progress(const struct sl_device *) {
     return 0;
 }
 
-static void copy_block(struct sl_stream *stream, void *to, const void *from, size_t bytes) {
-    (void)stream;
+static void copy_block(struct sl_stream *, void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
@@ -95,32 +72,21 @@ static void mark_here(struct sl_stream *stream, struct sl_mark *mark_out) {
     *mark_out = (struct sl_mark){stream, 0};
 }
 
-static void come_after(struct sl_stream *stream, const struct sl_mark *mark) {
-    (void)stream;
-    (void)mark;
-}
+static void come_after(struct sl_stream *, const struct sl_mark *) {}
 
-static bool is_reached(const struct sl_mark *mark) {
-    (void)mark;
+static bool is_reached(const struct sl_mark *) {
     return true;
 }
 
-static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
-    (void)mark;
-    (void)err;
+static enum sl_status wait_for(const struct sl_mark *, struct sl_error *) {
     return SL_OK;
 }
 
-static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
-    (void)mark;
-    (void)until_ns;
+static bool wait_until(const struct sl_mark *, int64_t) {
     return true;
 }
 
-static void limit_waits(struct sl_device *device, int64_t still_ms) {
-    (void)device;
-    (void)still_ms;
-}
+static void limit_waits(struct sl_device *, int64_t) {}
 
 static const struct sl_device_ops cpu_ops = {
     .name = "cpu",

@@ -35,12 +35,10 @@ static void lose_still(struct sl_ranks *ranks, int rank) {
     sl_ranks_lose(ranks, rank, &why);
 }
 
-static void run_rank(void *arg, int64_t begin, int64_t end, int member) {
+static void run_rank(void *arg, int64_t, int64_t, int member) {
     const struct sl_ranks_call *call = arg;
     struct sl_ranks *ranks = call->ranks;
     struct sl_stream *stream = sl_ranks_compute(ranks, member);
-    (void)begin;
-    (void)end;
     struct sl_ranks_marks *marks = &ranks->marks[ranks->n_calls % SL_RANKS_AHEAD];
     marks->came[member] = (struct sl_mark){0};
     if (member > 0) {

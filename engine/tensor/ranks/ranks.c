@@ -207,8 +207,7 @@ static const struct sl_device_ops device_ops = {SL_DEVICE_FUNCTIONS};
 
 // --- life ------------------------------------------------------------------------------------------------------------
 
-static void take_place(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
-    (void)stream;
+static void take_place(const struct sl_ranks_call *call, int rank, struct sl_stream *) {
     if (rank > 0) { // the calling thread is rank 0's, and keeps its name and its processors
         char name[16];
         snprintf(name, sizeof name, "rank-%d", rank);
@@ -320,11 +319,7 @@ struct sl_device *sl_ranks_device(struct sl_device *device, int rank) {
     return device->ops->close == close_device ? of(device)->devices[rank] : device;
 }
 
-static void do_nothing(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
-    (void)call;
-    (void)rank;
-    (void)stream;
-}
+static void do_nothing(const struct sl_ranks_call *, int, struct sl_stream *) {}
 
 void sl_ranks_barrier(struct sl_stream *stream) {
     struct sl_ranks *ranks = sl_ranks_of(stream);

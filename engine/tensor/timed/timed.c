@@ -74,17 +74,13 @@ static void spend(double operations, double bytes) {
 
 // --- products --------------------------------------------------------------------------------------------------------
 
-static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    (void)stream, (void)matrix, (void)err;
+static enum sl_status pack(struct sl_stream *, struct sl_matrix *, struct sl_error *) {
     return SL_OK; // the file's pages are never touched
 }
 
-static void unpack(struct sl_matrix *matrix) {
-    (void)matrix;
-}
+static void unpack(struct sl_matrix *) {}
 
-static size_t no_scratch(const struct sl_matrix *w, int64_t m) {
-    (void)w, (void)m;
+static size_t no_scratch(const struct sl_matrix *, int64_t) {
     return 0;
 }
 
@@ -100,8 +96,7 @@ static double weight_bytes(const struct sl_matrix *w) {
     }
 }
 
-static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
-    (void)stream;
+static void matmul(struct sl_stream *, const struct sl_matrix *w, const struct sl_matmul *args) {
     double columns = args->n_columns > 0 ? (double)args->n_columns / (double)w->n : 1;
     spend(2 * columns * (double)args->m * (double)w->n * (double)w->k, columns * weight_bytes(w));
     for (int64_t r = 0; w->n == vocabulary && r < args->m; r++) {
@@ -112,8 +107,7 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
     }
 }
 
-static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
-    (void)stream, (void)ids, (void)m, (void)out;
+static void embed(struct sl_stream *, const struct sl_matrix *table, const int32_t *, int64_t, float *) {
     vocabulary = table->n;
 }
 
@@ -124,33 +118,20 @@ static void norm(struct sl_stream *stream, const struct sl_norm *norm, struct sl
     (void)stream, (void)norm, (void)x, (void)out, (void)out_stride;
 }
 
-static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
-                   float *cosines, float *sines) {
-    (void)stream, (void)rope, (void)positions, (void)m, (void)cosines, (void)sines;
-}
+static void angles(struct sl_stream *, const struct sl_rope *, const int64_t *, int64_t, float *, float *) {}
 
-static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
-                   struct sl_row_vectors x_inout) {
-    (void)stream, (void)rope, (void)cosines, (void)sines, (void)x_inout;
-}
+static void rotate(struct sl_stream *, const struct sl_rope *, const float *, const float *, struct sl_row_vectors) {}
 
-static void append(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
-    (void)stream, (void)calls, (void)n_calls;
-}
+static void append(struct sl_stream *, const struct sl_attend *, int) {}
 
-static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists slots,
-                     struct sl_counts n, const void *const *rows) {
-    (void)stream, (void)heads, (void)slots, (void)n, (void)rows;
-}
+static void put_rows(struct sl_stream *, const struct sl_kv_heads *, struct sl_lists, struct sl_counts,
+                     const void *const *) {}
 
-static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
-                    struct sl_counts kept, struct sl_nearest nearest_out) {
-    (void)stream, (void)heads, (void)keep, (void)kept, (void)nearest_out;
-}
+static void nearest(struct sl_stream *, const struct sl_kv_heads *, struct sl_lists, struct sl_counts,
+                    struct sl_nearest) {}
 
-static void merge(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,
-                  struct sl_nearest nearest, struct sl_merge_threshold threshold) {
-    (void)stream, (void)heads, (void)kept, (void)nearest;
+static void merge(struct sl_stream *, const struct sl_kv_heads *, struct sl_counts, struct sl_nearest,
+                  struct sl_merge_threshold threshold) {
     *threshold.n_merged = 0;
 }
 
@@ -174,33 +155,25 @@ static void spend_attention(const struct sl_attend *a, int m, double products) {
     spend(2 * products * group * a->head_dim * pairs, products / 2 * bytes);
 }
 
-static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
-    (void)stream;
+static void attend(struct sl_stream *, const struct sl_attend *calls, int n_calls) {
     for (int i = 0; i < n_calls; i++) {
         spend_attention(&calls[i], calls[i].m, 2);
     }
 }
 
-static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
-                          const struct sl_softmax *before_inout) {
-    (void)stream, (void)before_inout;
+static void attend_before(struct sl_stream *, const struct sl_attend *args, const struct sl_softmax *) {
     spend_attention(args, args->m, 2);
 }
 
-static void attend_slots(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
-                         struct sl_counts n) {
-    (void)stream, (void)slots, (void)n;
+static void attend_slots(struct sl_stream *, const struct sl_attend *args, struct sl_lists, struct sl_counts) {
     spend_attention(args, args->m, 2);
 }
 
-static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
-    (void)stream, (void)what;
+static void fold(struct sl_stream *, const struct sl_attend *args, int first_row, const struct sl_fold *) {
     spend_attention(args, args->m - first_row, 1);
 }
 
-static void window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
-                        struct sl_vectors sums_out) {
-    (void)stream;
+static void window_sums(struct sl_stream *, const struct sl_attend *args, int first_row, struct sl_vectors sums_out) {
     spend_attention(args, args->m - first_row, 1);
     int group = args->n_heads / args->heads.n;
     for (int h = 0; h < args->n_heads; h++) {
@@ -208,15 +181,12 @@ static void window_sums(struct sl_stream *stream, const struct sl_attend *args, 
     }
 }
 
-static void quantize(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to) {
-    (void)stream, (void)to;
+static void quantize(struct sl_stream *, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *) {
     const struct sl_kv *kv = heads->kv;
     spend(0, (double)heads->n * n_pages * ((double)kv->work->bytes + kv->packed->bytes));
 }
 
-static void gather(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
-                   struct sl_counts kept) {
-    (void)stream, (void)keep, (void)kept;
+static void gather(struct sl_stream *, const struct sl_kv_heads *heads, struct sl_lists, struct sl_counts) {
     double bytes = 0;
     for (int h = 0; h < heads->n; h++) {
         bytes += page_bytes(&heads->kv[h]);
@@ -224,9 +194,8 @@ static void gather(struct sl_stream *stream, const struct sl_kv_heads *heads, st
     spend(0, bytes);
 }
 
-static void value_change(struct sl_stream *stream, const struct sl_kv_heads *heads, int group,
-                         struct sl_vectors weights, bool mean_center, struct sl_vectors out) {
-    (void)stream, (void)group, (void)weights, (void)mean_center;
+static void value_change(struct sl_stream *, const struct sl_kv_heads *heads, int, struct sl_vectors, bool,
+                         struct sl_vectors out) {
     double bytes = 0;
     for (int h = 0; h < heads->n; h++) {
         bytes += page_bytes(&heads->kv[h]) / 2;

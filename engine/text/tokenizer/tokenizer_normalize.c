@@ -65,8 +65,7 @@ enum sl_status sl_text_replace(struct sl_text *text, const char *from, const cha
 }
 
 // --- steps -----------------------------------------------------------------------------------------------------------
-static enum sl_status run_nfc(const struct sl_rewrite *rewrite, struct sl_text *text) {
-    (void)rewrite;
+static enum sl_status run_nfc(const struct sl_rewrite *, struct sl_text *text) {
     return sl_text_nfc(text);
 }
 

@@ -76,10 +76,9 @@ static bool nap(struct sl_rpc_call *call, int64_t ms, double *waited_ms) {
     return !sl_rpc_call_cancelled(call);
 }
 
-static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *,
                                   struct sl_error *err) {
     const struct worker *worker = service;
-    (void)message;
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     SL_FAIL_IF(!nap(call, worker->bench->options.prefill_ms, &statistics.prefill_ms), err, SL_ERR_CANCELLED,
                "cancelled");
@@ -92,9 +91,8 @@ static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const
 }
 
 static enum sl_status decode_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
-                                     struct sl_error *err) {
+                                     struct sl_error *) {
     const struct worker *worker = service;
-    (void)err;
     Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
     grant.lease_id = (char *)worker->name;
     grant.lease_ms = LEASE_MS;
@@ -102,24 +100,18 @@ static enum sl_status decode_reserve(void *service, struct sl_rpc_call *call, co
     return sl_rpc_call_send(call, &grant.base);
 }
 
-static enum sl_status decode_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
-                                   struct sl_error *err) {
-    (void)service, (void)message, (void)err;
+static enum sl_status decode_renew(void *, struct sl_rpc_call *call, const ProtobufCMessage *, struct sl_error *) {
     Sluice__V1__RenewReply reply = SLUICE__V1__RENEW_REPLY__INIT;
     reply.lease_ms = LEASE_MS;
     return sl_rpc_call_send(call, &reply.base);
 }
 
-static enum sl_status decode_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
-                                     struct sl_error *err) {
-    (void)service, (void)message, (void)err;
+static enum sl_status decode_release(void *, struct sl_rpc_call *call, const ProtobufCMessage *, struct sl_error *) {
     Sluice__V1__ReleaseReply reply = SLUICE__V1__RELEASE_REPLY__INIT;
     return sl_rpc_call_send(call, &reply.base);
 }
 
-static enum sl_status decode_archive(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
-                                     struct sl_error *err) {
-    (void)service, (void)call, (void)message;
+static enum sl_status decode_archive(void *, struct sl_rpc_call *, const ProtobufCMessage *, struct sl_error *err) {
     return sl_fail(err, SL_ERR_UNSUPPORTED, "a worker that waits has no session to copy");
 }
 

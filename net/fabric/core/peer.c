@@ -240,8 +240,7 @@ static void on_message(struct sl_peer *peer, unsigned id, struct sl_message *mes
     handler->run(binding->verb, peer, message);
 }
 
-static void on_frame(void *owner, struct sl_link *link, const struct sl_link_frame *frame) {
-    (void)link;
+static void on_frame(void *owner, struct sl_link *, const struct sl_link_frame *frame) {
     struct sl_message message = {.header = frame->header,
                                  .header_bytes = frame->header_bytes,
                                  .data = frame->data,
@@ -337,10 +336,9 @@ static void come_up(struct sl_peer *peer, const struct sl_wire_hello *hello) {
     sl_log_debug("fabric", "connected peer=%s epoch=%016llx", peer->name, (unsigned long long)peer->epoch);
 }
 
-static void on_hello(void *state, struct sl_peer *peer, struct sl_message *message) {
+static void on_hello(void *, struct sl_peer *peer, struct sl_message *message) {
     struct sl_fabric *fabric = peer->fabric;
     struct sl_wire_hello hello;
-    (void)state;
     memcpy(&hello, message->header, sizeof hello);
     if (peer->state != PEER_CONNECTING) {
         sl_fabric_unexpected(fabric, "HELLO", message->header_bytes + message->bytes);
@@ -370,8 +368,7 @@ static void on_beat(void *state, struct sl_peer *peer, struct sl_message *messag
     (void)state, (void)peer, (void)message; // its arrival is the whole message
 }
 
-static void on_bye(void *state, struct sl_peer *peer, struct sl_message *message) {
-    (void)state, (void)message;
+static void on_bye(void *, struct sl_peer *peer, struct sl_message *) {
     peer->goodbye = true;
     peer->fabric->peers_changed = true;
 }

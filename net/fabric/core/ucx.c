@@ -55,9 +55,8 @@ static void find_device(const struct sl_fabric *fabric, char *device_out, size_t
     freeifaddrs(all);
 }
 
-static ucs_log_func_rc_t log_of_ucx(const char *file, unsigned line, const char *function, ucs_log_level_t level,
-                                    const ucs_log_component_config_t *component, const char *message, va_list args) {
-    (void)file, (void)line, (void)function, (void)component;
+static ucs_log_func_rc_t log_of_ucx(const char *, unsigned, const char *, ucs_log_level_t level,
+                                    const ucs_log_component_config_t *, const char *message, va_list args) {
     char text[512];
     vsnprintf(text, sizeof text, message, args);
     if (level <= UCS_LOG_LEVEL_WARN) { // we report lost connections better ourselves

@@ -55,8 +55,7 @@ enum sl_status sl_ucx_status(ucs_status_t status) {
 
 // ---- endpoints -------------------------------------------------------------------------------------------------------
 
-static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status) {
-    (void)ep;
+static void on_error(void *arg, ucp_ep_h, ucs_status_t status) {
     struct sl_peer *peer = arg;
     peer->fabric->ucx->events->on_lost(peer, SL_ERR_PEER_LOST, ucs_status_string(status));
 }

@@ -313,10 +313,9 @@ static void pack_x_steps(const struct sl_product *a, int64_t t, int64_t begin, i
 }
 
 // A task is a chunk of PACK_STEPS steps of a tile.
-static void pack_x(void *arg, int64_t begin, int64_t end, int member) {
+static void pack_x(void *arg, int64_t begin, int64_t end, int) {
     const struct sl_product *a = arg;
     int64_t steps = sl_amx_steps(a->w), chunks = sl_div_up(steps, PACK_STEPS);
-    (void)member;
     for (int64_t task = a->first_task + begin; task < a->first_task + end; task++) {
         int64_t first = task % chunks * PACK_STEPS;
         pack_x_steps(a, task / chunks, first, sl_min(first + PACK_STEPS, steps));
@@ -362,11 +361,10 @@ static void stream_steps(const struct sl_product *a, struct stream *stream, int6
     }
 }
 
-static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
+static void matmul_stream(void *arg, int64_t begin, int64_t end, int) {
     const struct sl_product *a = arg;
     int64_t last = sl_min(end * a->tasks.panels_per_task, a->n_panels), n_tiles = sl_div_up(a->m, TOKENS);
     struct stream stream;
-    (void)member;
     _tile_loadconfig(&configs[tile_tokens(a->m)]);
     for (int64_t p = begin * a->tasks.panels_per_task; p < last;) {
         int64_t panels = n_tiles == 1 && p + 2 <= last ? 2 : 1;
@@ -467,10 +465,9 @@ static void multiply_block(const struct sl_product *a, const struct sl_panel_tas
     }
 }
 
-static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
+static void matmul_block(void *arg, int64_t begin, int64_t end, int) {
     const struct sl_product *a = arg;
     struct block block;
-    (void)member;
     _tile_loadconfig(&configs[TOKENS]);
     for (int64_t t = begin; t < end; t++) {
         struct sl_panel_task task = sl_panel_task(&a->tasks, t);

@@ -51,8 +51,7 @@ static inline size_t step_bytes(int form) {
     return PAIR_STEP_BYTES;
 }
 
-static inline __attribute__((always_inline)) void load_step(int form, const char *weights, __m512 step[2]) {
-    (void)form;
+static inline __attribute__((always_inline)) void load_step(int, const char *weights, __m512 step[2]) {
     step[0] = _mm512_load_ps(weights);
     step[1] = _mm512_load_ps(weights + 64);
 }
@@ -90,9 +89,8 @@ static inline float *x_pairs(const struct sl_product *a, int64_t r, int64_t g) {
     return (float *)a->scratch + (g / length * a->m + r) * X_STRIDE + g % length * PAIR_STEPS;
 }
 
-static void round_x(void *arg, int64_t begin, int64_t end, int member) {
+static void round_x(void *arg, int64_t begin, int64_t end, int) {
     const struct sl_product *a = arg;
-    (void)member;
     for (int64_t r = a->first_task + begin; r < a->first_task + end; r++) {
         const float *x = a->x + r * a->x_stride;
         for (int64_t i = 0; i < a->w->k; i += SL_WEIGHT_GROUP) {
@@ -138,10 +136,9 @@ static void multiply(const struct sl_product *a, const struct sl_panel_task *tas
 }
 
 // A task is a (row block, panel group) pair.
-static void multiply_tasks(void *arg, int64_t begin, int64_t end, int member) {
+static void multiply_tasks(void *arg, int64_t begin, int64_t end, int) {
     const struct sl_product *a = arg;
     float sums[PANEL_GROUP][ROW_BLOCK * SL_PANEL] __attribute__((aligned(64)));
-    (void)member;
     for (int64_t t = begin; t < end; t++) {
         struct sl_panel_task task = sl_panel_task(&a->tasks, t);
         multiply(a, &task, sums);

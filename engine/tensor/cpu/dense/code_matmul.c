@@ -26,11 +26,10 @@ size_t sl_code_scratch(const struct sl_matrix *w, int64_t m) {
     return (size_t)(m * row_stride(w)) * sizeof(struct sl_code_x);
 }
 
-static void split_rows(void *arg, int64_t begin, int64_t end, int member) {
+static void split_rows(void *arg, int64_t begin, int64_t end, int) {
     const struct product *product = arg;
     const struct sl_product *a = &product->of;
     int64_t k = a->w->k, whole = k / SL_CODE_GROUP, groups = groups_of(a->w);
-    (void)member;
     for (int64_t r = a->first_task + begin; r < a->first_task + end; r++) {
         struct sl_code_x *out = (struct sl_code_x *)a->scratch + r * row_stride(a->w);
         const float *x = a->x + r * a->x_stride;
@@ -88,10 +87,9 @@ static void multiply(const struct product *product, const struct sl_panel_task *
 }
 
 // A task is a (row block, panel group) pair.
-static void multiply_tasks(void *arg, int64_t begin, int64_t end, int member) {
+static void multiply_tasks(void *arg, int64_t begin, int64_t end, int) {
     const struct product *product = arg;
     float sums[PANEL_GROUP][ROW_BLOCK * SL_PANEL] __attribute__((aligned(64)));
-    (void)member;
     for (int64_t t = begin; t < end; t++) {
         struct sl_panel_task task = sl_panel_task(&product->of.tasks, t);
         multiply(product, &task, sums);

@@ -138,9 +138,8 @@ INLINE void pack(const struct packing *packing, enum sl_dtype dtype, int bits, i
     }
 }
 
-static void pack_halves(void *arg, int64_t begin, int64_t end, int member) {
+static void pack_halves(void *arg, int64_t begin, int64_t end, int) {
     const struct packing *packing = arg;
-    (void)member;
     switch (packing->part->dtype) {
 #define PACK(name, bits, shared, has_offset, zero_shift, block)                                                        \
     case SL_##name:                                                                                                    \
@@ -182,9 +181,8 @@ INLINE void quantize_as(const struct sl_matrix *w, enum sl_dtype dtype, int bits
     }
 }
 
-static void quantize_halves(void *arg, int64_t begin, int64_t end, int member) {
+static void quantize_halves(void *arg, int64_t begin, int64_t end, int) {
     const struct sl_matrix *w = arg;
-    (void)member;
     if (quantized_dtype(w) == SL_Q8_0) {
         quantize_as(w, SL_Q8_0, 8, begin, end);
     } else {

@@ -43,9 +43,8 @@ struct packing {
     sl_pack_row_fn pack_row;
 };
 
-static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
+static void pack_panels(void *arg, int64_t begin, int64_t end, int) {
     const struct packing *packing = arg;
-    (void)member;
     for (int64_t p = begin; p < end; p++) {
         char *panel = (char *)packing->w->packed + (size_t)p * packing->panel_bytes;
         memset(panel, 0, packing->panel_bytes);

@@ -24,9 +24,7 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     return sl_code_is(matrix) ? sl_code_pack(stream, matrix, err) : SL_OK;
 }
 
-static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    (void)stream;
-    (void)err;
+static enum sl_status pack_rows(struct sl_stream *, struct sl_matrix *matrix, struct sl_error *) {
     matrix->packed = NULL;
     return SL_OK;
 }
@@ -57,10 +55,9 @@ struct matmul_task {
     struct sl_matmul args;
 };
 
-static void matmul_columns(void *arg, int64_t begin, int64_t end, int member) {
+static void matmul_columns(void *arg, int64_t begin, int64_t end, int) {
     const struct matmul_task *task = arg;
     const struct sl_matrix *w = task->w;
-    (void)member;
     for (int64_t j = begin; j < end; j++) {
         for (int64_t r = 0; r < task->args.m; r++) {
             const float *x = task->args.x + r * task->args.x_stride;
@@ -83,8 +80,7 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
 
 // --- embed, norm and positions ---------------------------------------------------------------------------------------
 
-static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
-    (void)stream;
+static void embed(struct sl_stream *, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
     for (int64_t r = 0; r < m; r++) {
         assert(ids[r] >= 0 && ids[r] < table->n);
         sl_weight_widen_row(table, ids[r], out + r * table->k);
@@ -106,9 +102,8 @@ static void norm_vector(const struct sl_norm *norm, const float *x, float *out) 
     }
 }
 
-static void norm(struct sl_stream *stream, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
+static void norm(struct sl_stream *, const struct sl_norm *norm, struct sl_row_vectors x, float *out,
                  int64_t out_stride) {
-    (void)stream;
     for (int64_t r = 0; r < x.m; r++) {
         for (int64_t g = 0; g < x.n; g++) {
             norm_vector(norm, x.at + r * x.stride + g * norm->n, out + r * out_stride + g * norm->n);
@@ -122,10 +117,9 @@ struct angles_args {
     float *cosines, *sines;
 };
 
-static void angles_rows(void *arg, int64_t begin, int64_t end, int member) {
+static void angles_rows(void *arg, int64_t begin, int64_t end, int) {
     const struct angles_args *a = arg;
     int half = a->rope->rotary_dim / 2;
-    (void)member;
     for (int64_t r = begin; r < end; r++) {
         sl_rope_angles(a->rope, a->positions[r], a->cosines + r * half, a->sines + r * half);
     }
@@ -138,9 +132,8 @@ static void angles(struct sl_stream *stream, const struct sl_rope *rope, const i
 }
 
 // (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin) for the angle i of the row's position
-static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
+static void rotate(struct sl_stream *, const struct sl_rope *rope, const float *cosines, const float *sines,
                    struct sl_row_vectors x) {
-    (void)stream;
     int half = rope->rotary_dim / 2;
     for (int64_t r = 0; r < x.m; r++, cosines += half, sines += half) {
         for (int h = 0; h < x.n; h++) {

@@ -48,9 +48,8 @@ static void add_up(const float *logits, int64_t n_vocab, double temperature, str
     picked->rest = rest;
 }
 
-static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
+static void pick(struct sl_stream *, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
                  struct sl_picked *picked_out) {
-    (void)stream;
     for (int64_t r = 0; r < m; r++) {
         assert(asked[r].most >= 0 && asked[r].most <= SL_MAX_CANDIDATES);
         if (asked[r].most > 0) {

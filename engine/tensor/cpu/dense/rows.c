@@ -5,9 +5,8 @@
 
 #define TASK_FLOATS (1 << 14)
 
-static void normalize(void *arg, int64_t begin, int64_t end, int member) {
+static void normalize(void *arg, int64_t begin, int64_t end, int) {
     const struct sl_norm_rows *a = arg;
-    (void)member;
     for (int64_t r = begin; r < end; r++) {
         for (int64_t g = 0; g < a->x.n; g++) {
             int64_t column = g * a->norm->n;
@@ -21,10 +20,9 @@ void sl_norm_run(struct sl_stream *stream, struct sl_norm_rows rows) {
     sl_stream_run(m * row < SL_ALONE_WORK ? NULL : stream, m, sl_div_up(TASK_FLOATS, row), normalize, &rows);
 }
 
-static void rotate(void *arg, int64_t begin, int64_t end, int member) {
+static void rotate(void *arg, int64_t begin, int64_t end, int) {
     const struct sl_rotate_rows *a = arg;
     int64_t half = a->rope->rotary_dim / 2;
-    (void)member;
     for (int64_t r = begin; r < end; r++) {
         a->row(a->rope, a->cosines + r * half, a->sines + r * half, a->x.at + r * a->x.stride, a->x.n);
     }

@@ -142,13 +142,12 @@ static void stream_panels(const struct sl_product *a, int64_t p, int64_t panels,
 }
 
 // A task is a panel group. Every weight is read once and widened in registers.
-static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
+static void matmul_stream(void *arg, int64_t begin, int64_t end, int) {
     const struct sl_product *a = arg;
     int wide = stream_tiles(a)->wide_strips;
     int64_t wide_panels = wide > STRIPS ? wide / STRIPS : 1;
     int64_t last = sl_min(end * a->tasks.panels_per_task, a->n_panels);
     float sums[STREAM_ROWS * SL_PANEL] __attribute__((aligned(64))); // enough for 4 panels of 1 row, or 2 of 2
-    (void)member;
     for (int64_t p = begin * a->tasks.panels_per_task, panels; p < last; p += panels) {
         bool is_wide = p + wide_panels <= last;
         panels = is_wide ? wide_panels : 1;
@@ -216,10 +215,9 @@ static void multiply_stretch(const struct sl_product *a, const struct sl_panel_t
 }
 
 // A task is a (row block, panel group) pair.
-static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
+static void matmul_block(void *arg, int64_t begin, int64_t end, int) {
     const struct sl_product *a = arg;
     struct block block;
-    (void)member;
     for (int64_t t = begin; t < end; t++) {
         struct sl_panel_task task = sl_panel_task(&a->tasks, t);
         for (int64_t p = task.first; p < task.last; p++) {

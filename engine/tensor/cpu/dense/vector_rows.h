@@ -35,10 +35,9 @@ static inline SL_VECTOR widen_first(enum sl_dtype dtype, const uint16_t *from, i
     return dtype == SL_F16 ? sl_vector_from_f16(from) : sl_vector_from_bf16(from);
 }
 
-static void embed_rows(void *arg, int64_t begin, int64_t end, int member) {
+static void embed_rows(void *arg, int64_t begin, int64_t end, int) {
     const struct embed_args *a = arg;
     const struct sl_matrix *table = a->table;
-    (void)member;
     for (int64_t r = begin; r < end; r++) {
         assert(a->ids[r] >= 0 && a->ids[r] < table->n);
         const void *row = sl_weight_row(table, a->ids[r]);

@@ -29,9 +29,8 @@ static void protect(struct sl_stream *stream, const struct sl_kv_heads *heads, c
     }
 }
 
-static void spare(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
+static void spare(struct sl_stream *, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
                   struct sl_vectors x_inout) {
-    (void)stream;
     for (int h = 0; h < heads->n; h++) {
         for (uint32_t i = 0; i < sl_count(n, h); i++) {
             sl_vector(x_inout, h)[sl_list(listed, h)[i]] = INFINITY;
@@ -78,11 +77,10 @@ static uint64_t kept_above(const struct sl_kv_heads *heads, struct sl_vectors ke
     return sum;
 }
 
-static void budgets(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
-                    uint32_t budget, struct sl_vectors work, struct sl_counts kept_out) {
+static void budgets(struct sl_stream *, const struct sl_kv_heads *heads, struct sl_vectors scores, uint32_t budget,
+                    struct sl_vectors work, struct sl_counts kept_out) {
     uint32_t *kept = kept_out.device; // at first the number that every head keeps at least
     uint64_t total = 0, all = (uint64_t)heads->n * budget;
-    (void)stream;
     for (int h = 0; h < heads->n; h++) {
         uint32_t n = heads->kv[h].n_slots, n_infinite = count_infinite(sl_vector(scores, h), n);
         write_keys(sl_vector(scores, h), n, sl_vector(work, h));

@@ -220,10 +220,9 @@ static void chance(struct sl_stream *stream, const struct sl_kv_heads *heads, ui
 // --- scores over all heads -------------------------------------------------------------------------------------------
 
 // A task is a slot.
-static void share_slots(void *arg, int64_t begin, int64_t end, int member) {
+static void share_slots(void *arg, int64_t begin, int64_t end, int) {
     const struct call *c = arg;
     int n = c->heads->n;
-    (void)member;
     for (int64_t j = begin; j < end; j++) {
         double sum = 0;
         for (int h = 0; h < n; h++) {

@@ -127,8 +127,7 @@ static void attend_block(const struct call *call, int head, int begin, int n_vec
     }
 }
 
-static void attend_tasks(void *arg, int64_t begin, int64_t end, int member) {
-    (void)member;
+static void attend_tasks(void *arg, int64_t begin, int64_t end, int) {
     const struct call *call = arg;
     int group = call->attend.group, n_blocks = (group + BLOCK - 1) / BLOCK;
     for (int64_t task = begin; task < end; task++) {

@@ -57,8 +57,7 @@ static void attend_head(const struct call *call, int head) {
     }
 }
 
-static void attend_heads(void *arg, int64_t begin, int64_t end, int member) {
-    (void)member;
+static void attend_heads(void *arg, int64_t begin, int64_t end, int) {
     for (int64_t head = begin; head < end; head++) {
         attend_head(arg, (int)head);
     }

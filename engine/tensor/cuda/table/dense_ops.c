@@ -23,9 +23,8 @@ struct packing {
     void *bytes;
 };
 
-static void pack_rows_of(void *arg, int64_t begin, int64_t end, int member) {
+static void pack_rows_of(void *arg, int64_t begin, int64_t end, int) {
     const struct packing *p = arg;
-    (void)member;
     for (int64_t j = begin; j < end; j++) {
         sl_gpu_matrix_pack_row(p->matrix, p->as, j, p->bytes);
     }
@@ -124,9 +123,7 @@ static const struct gpu_matrix *on_device(const struct sl_matrix *matrix) {
 
 // --- dense -----------------------------------------------------------------------------------------------------------
 
-static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
-    (void)w;
-    (void)m;
+static size_t matmul_scratch(const struct sl_matrix *, int64_t) {
     return 0;
 }
 

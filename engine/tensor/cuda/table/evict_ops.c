@@ -64,9 +64,8 @@ static void spare(struct sl_stream *stream, const struct sl_kv_heads *heads, str
 }
 
 static void budgets(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
-                    uint32_t budget, struct sl_vectors work, struct sl_counts kept_out) {
+                    uint32_t budget, struct sl_vectors, struct sl_counts kept_out) {
     struct gpu_stream *s = sl_gpu_stream(stream);
-    (void)work;
     void *scratch = sl_gpu_scratch(s, sl_gpu_budgets_work(heads->n));
     if (scratch != NULL) {
         sl_gpu_budgets(s->queue, heads_of(s, heads), scores, budget, scratch, kept_out.device);

@@ -12,10 +12,8 @@ static enum sl_status choose(int64_t n, int64_t k, int *way_out, struct sl_error
     return SL_OK;
 }
 
-static enum sl_status multiply(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
-                               const struct sl_matmul *args, struct sl_error *err) {
-    (void)way;
-    (void)err;
+static enum sl_status multiply(struct gpu_queue *queue, int, const struct gpu_matrix *w, const void *x,
+                               const struct sl_matmul *args, struct sl_error *) {
     sl_gpu_matmul_wgmma(queue, w, x, args);
     return SL_OK;
 }
