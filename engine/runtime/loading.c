@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 #define LOOK_MS      250
 #define FIRST_LOG_MS 1000 // a model that loads faster needs no log line
@@ -23,13 +22,13 @@ static void *report(void *arg) {
     const struct sl_loading_config *config = &loading->config;
     int64_t begin_ns = sl_now_ns(), log_ns = begin_ns + FIRST_LOG_MS * SL_NS_PER_MS;
     uint64_t seen = count(loading);
-    SL_LOCKED(&loading->mutex);
-    while (!loading->ended) {
-        sl_cond_wait_until(&loading->changed, &loading->mutex, sl_deadline_in_ms(LOOK_MS));
+    SL_LOCKED(&loading->loop.mutex);
+    while (!loading->loop.stopping) {
+        sl_loop_wait(&loading->loop, sl_deadline_in_ms(LOOK_MS));
         uint64_t now = count(loading);
         size_t done = atomic_load(&loading->progress.done_bytes);
         size_t total = atomic_load(&loading->progress.total_bytes);
-        if (loading->ended || now == seen || total == 0) {
+        if (loading->loop.stopping || now == seen || total == 0) {
             continue;
         }
         seen = now;
@@ -49,22 +48,11 @@ static void *report(void *arg) {
 enum sl_status sl_loading_begin(struct sl_loading *loading, const struct sl_loading_config *config,
                                 struct sl_error *err) {
     *loading = (struct sl_loading){.config = *config};
-    pthread_mutex_init(&loading->mutex, NULL);
-    sl_cond_init(&loading->changed);
-    enum sl_status status = sl_thread_start("loading", report, loading, &loading->thread, err);
-    if (status != SL_OK) {
-        pthread_cond_destroy(&loading->changed);
-        pthread_mutex_destroy(&loading->mutex);
-    }
-    return status;
+    sl_loop_init(&loading->loop);
+    SL_TRY_OR(sl_loop_start(&loading->loop, "loading", report, loading, err), sl_loading_end(loading));
+    return SL_OK;
 }
 
 void sl_loading_end(struct sl_loading *loading) {
-    pthread_mutex_lock(&loading->mutex);
-    loading->ended = true;
-    pthread_cond_signal(&loading->changed);
-    pthread_mutex_unlock(&loading->mutex);
-    pthread_join(loading->thread, NULL);
-    pthread_cond_destroy(&loading->changed);
-    pthread_mutex_destroy(&loading->mutex);
+    sl_loop_cleanup(&loading->loop);
 }

@@ -9,10 +9,10 @@
  */
 #pragma once
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/loop.h"
 #include "base/team.h"
 #include "engine/model/model.h"
 
@@ -31,10 +31,7 @@ struct sl_loading_config {
 struct sl_loading {
     struct sl_loading_config config;
     struct sl_model_progress progress; // of sl_model_load()
-    pthread_t thread;
-    pthread_mutex_t mutex; // guards `ended`
-    pthread_cond_t changed;
-    bool ended;
+    struct sl_loop loop;
 };
 
 // Starts reporting: to report_fn at most four times a second, and to the log every five seconds, from the first

@@ -9,7 +9,7 @@
 #include "base/lease_id.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/loop.h"
 
 #define REAP_MS   100
 #define STOP_MS   5000
@@ -43,22 +43,21 @@ struct sl_inbound {
     struct sl_arena *device; // of the device memory in which capsules arrive straight; NULL: everything is staged
     sl_inbound_verify_fn verify;
     void *verify_arg;
-    pthread_mutex_t mutex;  // guards the following; the ledger's is taken under it
-    pthread_cond_t changed; // an inbound transfer has arrived, failed or ended; or stopping
-    uint64_t n_changes;     // how many changes
+    // ends leases that were not renewed. Its mutex guards the following, and the ledger's is taken under it; changed: an
+    // inbound transfer has arrived, failed or ended
+    struct sl_loop loop;
+    uint64_t n_changes; // how many changes
     struct transfer *first;
     int64_t n_leases;
     int n_lost;           // ships lost into device memory since one arrived; each began after the previous loss
     uint64_t n_lost_ever; // such losses since the start
     int64_t n_held;       // inbound transfers whose memory exists, listed or not
-    bool stopping;
-    pthread_t reaper;
 };
 
 // Call with the lock held.
 static void announce(struct sl_inbound *table) {
     table->n_changes++;
-    pthread_cond_broadcast(&table->changed);
+    pthread_cond_broadcast(&table->loop.changed);
 }
 
 // Call with the lock held. Frees the transfer and its memory when it is neither leased nor used by the fabric.
@@ -119,7 +118,7 @@ static void on_complete(void *arg, const void *header, size_t header_bytes, size
     struct transfer *transfer = arg;
     struct sl_inbound *table = transfer->table;
     uint8_t *copy = malloc(header_bytes ? header_bytes : 1);
-    SL_LOCKED(&table->mutex);
+    SL_LOCKED(&table->loop.mutex);
     transfer->in_device = transfer->grant && sl_grant_is_in_device(transfer->grant); // no grant: it was just given up
     if (transfer->in_device) {
         judge(transfer, SL_OK);
@@ -142,7 +141,7 @@ static void on_complete(void *arg, const void *header, size_t header_bytes, size
 static void on_failure(void *arg, enum sl_status status, const char *text) {
     struct transfer *transfer = arg;
     struct sl_inbound *table = transfer->table;
-    SL_LOCKED(&table->mutex);
+    SL_LOCKED(&table->loop.mutex);
     if (transfer->grant && sl_grant_is_in_device(transfer->grant)) {
         judge(transfer, status);
     }
@@ -156,7 +155,7 @@ static void on_failure(void *arg, enum sl_status status, const char *text) {
 static void on_release(void *arg) {
     struct transfer *transfer = arg;
     struct sl_inbound *table = transfer->table;
-    SL_LOCKED(&table->mutex);
+    SL_LOCKED(&table->loop.mutex);
     transfer->released = true;
     free_if_over(transfer);
 }
@@ -191,28 +190,28 @@ static struct sl_grant *unlist(struct sl_inbound *table, struct transfer **at) {
 static void reap(struct sl_inbound *table, int64_t now_ns) {
     for (;;) {
         struct transfer **at = &table->first;
-        while (*at && (*at)->deadline_ns > now_ns && !table->stopping) {
+        while (*at && (*at)->deadline_ns > now_ns && !table->loop.stopping) {
             at = &(*at)->next;
         }
         if (!*at) {
             return;
         }
-        if (!table->stopping) {
+        if (!table->loop.stopping) {
             sl_log_warn("inbound", "lease=%s expired: nobody renewed it for %lld ms", sl_lease_name((*at)->id).text,
                         (long long)table->lease_ms);
         }
         struct sl_grant *grant = unlist(table, at);
-        pthread_mutex_unlock(&table->mutex);
+        pthread_mutex_unlock(&table->loop.mutex);
         sl_grant_close(&grant);
-        pthread_mutex_lock(&table->mutex);
+        pthread_mutex_lock(&table->loop.mutex);
     }
 }
 
 static void *reaper_main(void *arg) {
     struct sl_inbound *table = arg;
-    SL_LOCKED(&table->mutex);
-    while (!table->stopping) {
-        sl_cond_wait_until(&table->changed, &table->mutex, sl_deadline_in_ms(REAP_MS));
+    SL_LOCKED(&table->loop.mutex);
+    while (!table->loop.stopping) {
+        sl_loop_wait(&table->loop, sl_deadline_in_ms(REAP_MS));
         reap(table, sl_now_ns());
     }
     return NULL;
@@ -227,15 +226,8 @@ enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *sta
     table->sessions = sessions;
     table->arena = sl_ledger_arena(staging);
     table->lease_ms = lease_ms;
-    pthread_mutex_init(&table->mutex, NULL);
-    sl_cond_init(&table->changed);
-    enum sl_status status = sl_thread_start("reaper", reaper_main, table, &table->reaper, err);
-    if (status != SL_OK) {
-        pthread_cond_destroy(&table->changed);
-        pthread_mutex_destroy(&table->mutex);
-        free(table);
-        return status;
-    }
+    sl_loop_init(&table->loop);
+    SL_TRY_OR(sl_loop_start(&table->loop, "reaper", reaper_main, table, err), sl_inbound_destroy(&table));
     *inbound_out = table;
     return SL_OK;
 }
@@ -247,15 +239,12 @@ void sl_inbound_go_straight(struct sl_inbound *table, struct sl_arena *arena, sl
 }
 
 void sl_inbound_close(struct sl_inbound *table) {
-    pthread_mutex_lock(&table->mutex);
-    bool first = !table->stopping;
-    table->stopping = true;
+    pthread_mutex_lock(&table->loop.mutex);
+    table->loop.stopping = true;
     announce(table);
     reap(table, INT64_MAX);
-    pthread_mutex_unlock(&table->mutex);
-    if (first) {
-        pthread_join(table->reaper, NULL);
-    }
+    pthread_mutex_unlock(&table->loop.mutex);
+    sl_loop_stop(&table->loop);
 }
 
 void sl_inbound_destroy(struct sl_inbound **inbound) {
@@ -264,20 +253,19 @@ void sl_inbound_destroy(struct sl_inbound **inbound) {
         return;
     }
     sl_inbound_close(table);
-    pthread_mutex_lock(&table->mutex);
+    pthread_mutex_lock(&table->loop.mutex);
     int64_t deadline = sl_deadline_in_ms(STOP_MS);
-    while (table->n_held > 0 && sl_cond_wait_until(&table->changed, &table->mutex, deadline) == SL_OK) {
+    while (table->n_held > 0 && sl_loop_wait(&table->loop, deadline) == SL_OK) {
     }
     int64_t n_held = table->n_held;
-    pthread_mutex_unlock(&table->mutex);
+    pthread_mutex_unlock(&table->loop.mutex);
     *inbound = NULL;
     if (n_held > 0) {
         // The fabric still holds them and will call back into this table: the table must stay.
         sl_log_error("inbound", "%lld blocks were not released by the fabric in %d ms", (long long)n_held, STOP_MS);
         return;
     }
-    pthread_cond_destroy(&table->changed);
-    pthread_mutex_destroy(&table->mutex);
+    sl_loop_cleanup(&table->loop);
     free(table);
 }
 
@@ -318,11 +306,11 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
     transfer->deadline_ns = sl_deadline_in_ms(table->lease_ms);
     enum sl_status status = sl_lease_id_draw("", transfer->id, err);
 
-    pthread_mutex_lock(&table->mutex);
-    SL_THEN(status, table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping")
-                                    : take_memory(table, transfer, label, body_bytes, promised_bytes, err));
+    pthread_mutex_lock(&table->loop.mutex);
+    SL_THEN(status, table->loop.stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping")
+                                         : take_memory(table, transfer, label, body_bytes, promised_bytes, err));
     table->n_held += status == SL_OK;
-    pthread_mutex_unlock(&table->mutex);
+    pthread_mutex_unlock(&table->loop.mutex);
     SL_TRY_OR(status, free(transfer));
 
     static const struct sl_grant_events events = {on_complete, on_failure, on_release};
@@ -338,7 +326,7 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
                                        .on_arrived = on_arrived};
     // The lease ends the grant; the grant's own deadline is far after the lease's, for renewals.
     status = sl_grant_open(table->fabric, &grant_plan, &grant, &ticket.ticket, &ticket.ticket_bytes, err);
-    SL_LOCKED(&table->mutex);
+    SL_LOCKED(&table->loop.mutex);
     if (status != SL_OK) {
         sl_ledger_return(table->sessions, transfer->promised_bytes);
         transfer->released = true;
@@ -356,7 +344,7 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
 
 enum sl_status sl_inbound_renew(struct sl_inbound *table, const char *id, int64_t *lease_ms_out, struct sl_error *err) {
     enum sl_status status = SL_OK;
-    SL_LOCKED(&table->mutex);
+    SL_LOCKED(&table->loop.mutex);
     struct transfer *transfer = *find(table, id);
     if (transfer) {
         transfer->deadline_ns = sl_deadline_in_ms(table->lease_ms);
@@ -370,12 +358,12 @@ enum sl_status sl_inbound_renew(struct sl_inbound *table, const char *id, int64_
 
 void sl_inbound_release(struct sl_inbound *table, const char *id) {
     struct sl_grant *grant = NULL;
-    pthread_mutex_lock(&table->mutex);
+    pthread_mutex_lock(&table->loop.mutex);
     struct transfer **at = find(table, id);
     if (*at) {
         grant = unlist(table, at);
     }
-    pthread_mutex_unlock(&table->mutex);
+    pthread_mutex_unlock(&table->loop.mutex);
     sl_grant_close(&grant);
 }
 
@@ -383,7 +371,7 @@ enum sl_status sl_inbound_take(struct sl_inbound *table, const char *id, int64_t
                                struct sl_capsule_bytes *capsule_out, size_t *promised_out, struct sl_error *err) {
     enum sl_status status = SL_OK;
     struct sl_grant *grant = NULL;
-    pthread_mutex_lock(&table->mutex);
+    pthread_mutex_lock(&table->loop.mutex);
     struct transfer **at;
     for (;;) {
         at = find(table, id);
@@ -392,7 +380,7 @@ enum sl_status sl_inbound_take(struct sl_inbound *table, const char *id, int64_t
         } else if ((*at)->state == FAILED) {
             status = sl_fail(err, (*at)->failure.status, "%s", (*at)->failure.text);
         } else if ((*at)->state == OPEN) {
-            if (sl_cond_wait_until(&table->changed, &table->mutex, deadline_ns) == SL_OK) {
+            if (sl_loop_wait(&table->loop, deadline_ns) == SL_OK) {
                 continue;
             }
             at = find(table, id); // it may have arrived just before the deadline
@@ -412,20 +400,19 @@ enum sl_status sl_inbound_take(struct sl_inbound *table, const char *id, int64_t
         transfer->state = TAKEN;
         grant = unlist(table, at);
     }
-    pthread_mutex_unlock(&table->mutex);
+    pthread_mutex_unlock(&table->loop.mutex);
     sl_grant_close(&grant);
     return status;
 }
 
 void sl_inbound_wait_change(struct sl_inbound *table, uint64_t *seen_inout, int64_t deadline_ns) {
-    SL_LOCKED(&table->mutex);
-    while (table->n_changes == *seen_inout &&
-           sl_cond_wait_until(&table->changed, &table->mutex, deadline_ns) == SL_OK) {
+    SL_LOCKED(&table->loop.mutex);
+    while (table->n_changes == *seen_inout && sl_loop_wait(&table->loop, deadline_ns) == SL_OK) {
     }
     *seen_inout = table->n_changes;
 }
 
 int64_t sl_inbound_count(struct sl_inbound *table) {
-    SL_LOCKED(&table->mutex);
+    SL_LOCKED(&table->loop.mutex);
     return table->n_leases;
 }

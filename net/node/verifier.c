@@ -4,8 +4,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/loop.h"
 
 #define AT_ONCE 512 // segments between two waits
 
@@ -13,12 +14,8 @@ struct sl_verifier {
     struct sl_verifying what;
     uint64_t *digests; // [AT_ONCE] of shared memory
     struct sl_digest_piece pieces[AT_ONCE];
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t mutex; // guards the following
-    pthread_cond_t changed;
+    struct sl_loop loop; // its mutex guards the following
     struct sl_arrival *first, **last;
-    bool stopping;
 };
 
 // Makes what the network wrote of an arrival visible to kernels.
@@ -76,20 +73,20 @@ static void verify_and_end(struct sl_verifier *verifier, struct sl_arrival *arri
 
 static void *verifier_main(void *arg) {
     struct sl_verifier *verifier = arg;
-    pthread_mutex_lock(&verifier->mutex);
-    while (!verifier->stopping) {
+    pthread_mutex_lock(&verifier->loop.mutex);
+    while (!verifier->loop.stopping) {
         struct sl_arrival *arrival = verifier->first;
         if (arrival == NULL) {
-            pthread_cond_wait(&verifier->changed, &verifier->mutex);
+            sl_loop_wait(&verifier->loop, SL_NO_DEADLINE);
             continue;
         }
         verifier->first = arrival->next;
         verifier->last = verifier->first != NULL ? verifier->last : &verifier->first;
-        pthread_mutex_unlock(&verifier->mutex);
+        pthread_mutex_unlock(&verifier->loop.mutex);
         verify_and_end(verifier, arrival);
-        pthread_mutex_lock(&verifier->mutex);
+        pthread_mutex_lock(&verifier->loop.mutex);
     }
-    pthread_mutex_unlock(&verifier->mutex);
+    pthread_mutex_unlock(&verifier->loop.mutex);
     return NULL;
 }
 
@@ -99,13 +96,11 @@ enum sl_status sl_verifier_start(const struct sl_verifying *what, struct sl_veri
     SL_FAIL_IF(verifier == NULL, err, SL_ERR_EXHAUSTED, "no memory to verify what arrives");
     verifier->what = *what;
     verifier->last = &verifier->first;
-    pthread_mutex_init(&verifier->mutex, NULL);
-    sl_cond_init(&verifier->changed);
+    sl_loop_init(&verifier->loop);
     verifier->digests = sl_device_alloc(what->runtime->device, SL_MEMORY_SHARED, AT_ONCE * sizeof verifier->digests[0]);
     enum sl_status status = verifier->digests != NULL
-                                ? sl_thread_start("verifier", verifier_main, verifier, &verifier->thread, err)
+                                ? sl_loop_start(&verifier->loop, "verifier", verifier_main, verifier, err)
                                 : sl_fail(err, SL_ERR_EXHAUSTED, "no memory to verify what arrives");
-    verifier->started = status == SL_OK;
     SL_TRY_OR(status, sl_verifier_destroy(&verifier));
     *verifier_out = verifier;
     return SL_OK;
@@ -113,30 +108,25 @@ enum sl_status sl_verifier_start(const struct sl_verifying *what, struct sl_veri
 
 void sl_verifier_take(void *arg, struct sl_arrival *arrival) {
     struct sl_verifier *verifier = arg;
-    pthread_mutex_lock(&verifier->mutex);
-    bool stopping = verifier->stopping;
+    pthread_mutex_lock(&verifier->loop.mutex);
+    bool stopping = verifier->loop.stopping;
     if (!stopping) {
         arrival->next = NULL;
         *verifier->last = arrival;
         verifier->last = &arrival->next;
-        pthread_cond_signal(&verifier->changed);
+        pthread_cond_signal(&verifier->loop.changed);
     }
-    pthread_mutex_unlock(&verifier->mutex);
+    pthread_mutex_unlock(&verifier->loop.mutex);
     if (stopping) {
         sl_arrival_end(&arrival, SL_ERR_CANCELLED, 0);
     }
 }
 
 void sl_verifier_stop(struct sl_verifier *verifier) {
-    if (verifier == NULL || !verifier->started) {
+    if (verifier == NULL) {
         return;
     }
-    pthread_mutex_lock(&verifier->mutex);
-    verifier->stopping = true;
-    pthread_cond_signal(&verifier->changed);
-    pthread_mutex_unlock(&verifier->mutex);
-    pthread_join(verifier->thread, NULL);
-    verifier->started = false;
+    sl_loop_stop(&verifier->loop);
     while (verifier->first != NULL) { // no thread adds to it any more
         struct sl_arrival *arrival = verifier->first;
         verifier->first = arrival->next;
@@ -145,12 +135,8 @@ void sl_verifier_stop(struct sl_verifier *verifier) {
 }
 
 void sl_verifier_destroy(struct sl_verifier **verifier_inout) {
-    struct sl_verifier *verifier = *verifier_inout;
-    if (verifier != NULL) {
-        sl_device_free(verifier->what.runtime->device, SL_MEMORY_SHARED, verifier->digests);
-        pthread_cond_destroy(&verifier->changed);
-        pthread_mutex_destroy(&verifier->mutex);
-        free(verifier);
-        *verifier_inout = NULL;
-    }
+    SL_TAKE_OR_RETURN(verifier, verifier_inout);
+    sl_loop_cleanup(&verifier->loop);
+    sl_device_free(verifier->what.runtime->device, SL_MEMORY_SHARED, verifier->digests);
+    free(verifier);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/loop.h"
 
 #define LOOKS       16 // polls within stall_ms
 #define LOOK_MAX_MS 500
@@ -16,10 +16,7 @@
 struct sl_thread_watch {
     struct sl_thread_watch_config config;
     int64_t look_ms;
-    pthread_t thread;
-    pthread_mutex_t mutex; // guards stopping
-    pthread_cond_t wake;
-    bool stopping;
+    struct sl_loop loop;
 };
 
 enum sl_progress_change sl_progress_counter_poll(struct sl_progress_counter *progress_counter, int64_t elapsed_ns,
@@ -61,16 +58,16 @@ static void look(struct sl_thread_watch *watch, int64_t elapsed_ns) {
 static void *watch_main(void *arg) {
     struct sl_thread_watch *watch = arg;
     int64_t looked_ns = sl_now_ns();
-    pthread_mutex_lock(&watch->mutex);
-    while (!watch->stopping) {
-        sl_cond_wait_until(&watch->wake, &watch->mutex, sl_deadline_in_ms(watch->look_ms));
-        pthread_mutex_unlock(&watch->mutex);
+    pthread_mutex_lock(&watch->loop.mutex);
+    while (!watch->loop.stopping) {
+        sl_loop_wait(&watch->loop, sl_deadline_in_ms(watch->look_ms));
+        pthread_mutex_unlock(&watch->loop.mutex);
         int64_t now_ns = sl_now_ns();
         look(watch, now_ns - looked_ns);
         looked_ns = now_ns;
-        pthread_mutex_lock(&watch->mutex);
+        pthread_mutex_lock(&watch->loop.mutex);
     }
-    pthread_mutex_unlock(&watch->mutex);
+    pthread_mutex_unlock(&watch->loop.mutex);
     return NULL;
 }
 
@@ -81,31 +78,14 @@ enum sl_status sl_thread_watch_create(const struct sl_thread_watch_config *confi
     watch->config = *config;
     int64_t look_ms = config->stall_ms / LOOKS;
     watch->look_ms = look_ms < LOOK_MIN_MS ? LOOK_MIN_MS : look_ms > LOOK_MAX_MS ? LOOK_MAX_MS : look_ms;
-    pthread_mutex_init(&watch->mutex, NULL);
-    sl_cond_init(&watch->wake);
-    enum sl_status status = sl_thread_start("watch", watch_main, watch, &watch->thread, err);
-    if (status != SL_OK) {
-        pthread_cond_destroy(&watch->wake);
-        pthread_mutex_destroy(&watch->mutex);
-        free(watch);
-        return status;
-    }
+    sl_loop_init(&watch->loop);
+    SL_TRY_OR(sl_loop_start(&watch->loop, "watch", watch_main, watch, err), sl_thread_watch_destroy(&watch));
     *watch_out = watch;
     return SL_OK;
 }
 
 void sl_thread_watch_destroy(struct sl_thread_watch **watch_inout) {
-    struct sl_thread_watch *watch = *watch_inout;
-    if (!watch) {
-        return;
-    }
-    pthread_mutex_lock(&watch->mutex);
-    watch->stopping = true;
-    pthread_cond_signal(&watch->wake);
-    pthread_mutex_unlock(&watch->mutex);
-    pthread_join(watch->thread, NULL);
-    pthread_cond_destroy(&watch->wake);
-    pthread_mutex_destroy(&watch->mutex);
+    SL_TAKE_OR_RETURN(watch, watch_inout);
+    sl_loop_cleanup(&watch->loop);
     free(watch);
-    *watch_inout = NULL;
 }
