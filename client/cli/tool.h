@@ -62,16 +62,21 @@ int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *c
 int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config,
                 enum sl_status (*ask_fn)(struct sl_client *client, void *config, struct sl_error *err));
 
-// Define the function of a command that is one sl_tool_run() or sl_tool_ask(). type: the struct of its configuration.
-#define SL_COMMAND_RUN(name, type, program, run_fn)                                                                    \
+// Define the function of a command that is one sl_tool_run() or sl_tool_ask(). type: the struct of its configuration. Members
+// that differ from 0 may follow; SL_WITH_SIGNALS: a signal stops it, instead of ending the process.
+#define SL_COMMAND_RUN(name, type, program, run_fn, ...)                                                               \
     int name(int argc, char **argv) {                                                                                  \
-        struct type config = {0};                                                                                      \
+        struct type config = {__VA_ARGS__};                                                                            \
         return sl_tool_run(&(program), argc, argv, &config, run_fn);                                                   \
     }
-#define SL_COMMAND_ASK(name, type, program, ask_fn)                                                                    \
+#define SL_COMMAND_ASK(name, type, program, ask_fn, ...)                                                               \
     int name(int argc, char **argv) {                                                                                  \
-        struct type config = {0};                                                                                      \
+        struct type config = {__VA_ARGS__};                                                                            \
         return sl_tool_ask(&(program), argc, argv, &config, ask_fn);                                                   \
+    }
+#define SL_WITH_SIGNALS                                                                                                \
+    .tool.signals = &(struct sl_signals) {                                                                             \
+        0                                                                                                              \
     }
 
 // Connects to the coordinators of *config, which begins with struct sl_tool_config, and runs ask_fn.

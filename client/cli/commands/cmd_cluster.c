@@ -144,8 +144,4 @@ static enum sl_status top(struct sl_client *client, void *arg, struct sl_error *
     return once ? show_top(client, config, false, err) : refresh(client, config, err);
 }
 
-int sl_command_top(int argc, char **argv) {
-    struct sl_signals signals;
-    struct top_config config = {.tool.signals = &signals};
-    return sl_tool_ask(&top_program, argc, argv, &config, top);
-}
+SL_COMMAND_ASK(sl_command_top, top_config, top_program, top, SL_WITH_SIGNALS)

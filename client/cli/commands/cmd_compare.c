@@ -338,8 +338,4 @@ static enum sl_status compare(struct sl_client *client, void *arg, struct sl_err
     return show(client, config, ids, n_ids, err);
 }
 
-int sl_command_compare(int argc, char **argv) {
-    struct sl_signals signals;
-    struct compare_config config = {.tool.signals = &signals};
-    return sl_tool_ask(&program, argc, argv, &config, compare);
-}
+SL_COMMAND_ASK(sl_command_compare, compare_config, program, compare, SL_WITH_SIGNALS)

@@ -89,11 +89,7 @@ static enum sl_status watch(struct sl_client *client, void *arg, struct sl_error
     return SL_OK;
 }
 
-int sl_command_watch(int argc, char **argv) {
-    struct sl_signals signals;
-    struct watch_config config = {.tool.signals = &signals, .deadline_ms = -1};
-    return sl_tool_ask(&watch_program, argc, argv, &config, watch);
-}
+SL_COMMAND_ASK(sl_command_watch, watch_config, watch_program, watch, SL_WITH_SIGNALS, .deadline_ms = -1)
 
 static const struct sl_option tool_options[] = {SL_TOOL_OPTIONS};
 

@@ -137,8 +137,4 @@ static enum sl_status ask(struct sl_client *client, void *arg, struct sl_error *
     return SL_OK;
 }
 
-int sl_command_doc_ask(int argc, char **argv) {
-    struct sl_signals signals;
-    struct ask_config config = {.tool.signals = &signals};
-    return sl_tool_ask(&ask_program, argc, argv, &config, ask);
-}
+SL_COMMAND_ASK(sl_command_doc_ask, ask_config, ask_program, ask, SL_WITH_SIGNALS)

@@ -178,11 +178,7 @@ static enum sl_status export_document(void *arg, struct sl_error *err) {
     return status;
 }
 
-int sl_command_doc_export(int argc, char **argv) {
-    struct sl_signals signals;
-    struct export_config config = {.tool.signals = &signals};
-    return sl_tool_run(&export_program, argc, argv, &config, export_document);
-}
+SL_COMMAND_RUN(sl_command_doc_export, export_config, export_program, export_document, SL_WITH_SIGNALS)
 
 // ---- import ---------------------------------------------------------------------------------------------------------
 
@@ -260,8 +256,4 @@ static enum sl_status import_document(void *arg, struct sl_error *err) {
     return status;
 }
 
-int sl_command_doc_import(int argc, char **argv) {
-    struct sl_signals signals;
-    struct import_config config = {.tool.signals = &signals};
-    return sl_tool_run(&import_program, argc, argv, &config, import_document);
-}
+SL_COMMAND_RUN(sl_command_doc_import, import_config, import_program, import_document, SL_WITH_SIGNALS)
