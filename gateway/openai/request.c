@@ -176,34 +176,23 @@ static enum sl_status take_max_tokens(const struct taking *taking) {
 
 // ---- sampling -------------------------------------------------------------------------------------------------------
 
-static enum sl_status take_temperature(const struct taking *taking) {
-    taking->request->sampling.temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
-    return take_real(taking, &taking->request->sampling.temperature);
-}
+// Define the function of a number of the sampling settings. The second macro is for those that the model may set, too.
+#define TAKE_REAL(field)                                                                                               \
+    static enum sl_status take_##field(const struct taking *taking) {                                                  \
+        return take_real(taking, &taking->request->sampling.field);                                                    \
+    }
+#define TAKE_PRESENT_REAL(field, FIELD)                                                                                \
+    static enum sl_status take_##field(const struct taking *taking) {                                                  \
+        taking->request->sampling.field##_present_case = SLUICE__V1__SAMPLING__##FIELD;                                \
+        return take_real(taking, &taking->request->sampling.field);                                                    \
+    }
 
-static enum sl_status take_top_p(const struct taking *taking) {
-    taking->request->sampling.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
-    return take_real(taking, &taking->request->sampling.top_p);
-}
-
-static enum sl_status take_repetition_penalty(const struct taking *taking) {
-    taking->request->sampling.repetition_penalty_present_case =
-        SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
-    return take_real(taking, &taking->request->sampling.repetition_penalty);
-}
-
-static enum sl_status take_min_p(const struct taking *taking) {
-    taking->request->sampling.min_p_present_case = SLUICE__V1__SAMPLING__MIN_P_PRESENT_MIN_P;
-    return take_real(taking, &taking->request->sampling.min_p);
-}
-
-static enum sl_status take_frequency_penalty(const struct taking *taking) {
-    return take_real(taking, &taking->request->sampling.frequency_penalty);
-}
-
-static enum sl_status take_presence_penalty(const struct taking *taking) {
-    return take_real(taking, &taking->request->sampling.presence_penalty);
-}
+TAKE_PRESENT_REAL(temperature, TEMPERATURE_PRESENT_TEMPERATURE)
+TAKE_PRESENT_REAL(top_p, TOP_P_PRESENT_TOP_P)
+TAKE_PRESENT_REAL(repetition_penalty, REPETITION_PENALTY_PRESENT_REPETITION_PENALTY)
+TAKE_PRESENT_REAL(min_p, MIN_P_PRESENT_MIN_P)
+TAKE_REAL(frequency_penalty)
+TAKE_REAL(presence_penalty)
 
 static enum sl_status take_top_k(const struct taking *taking) {
     int64_t k = 0;

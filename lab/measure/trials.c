@@ -78,12 +78,6 @@ enum sl_status sl_trial_end(struct sl_trials *trials, struct sl_trial *trial, en
     return SL_OK;
 }
 
-void sl_trial_print_skipped(const struct sl_trial *trial) {
-    if (trial->reason[0]) {
-        printf("skipped  %s: %s\n", trial->text, trial->reason);
-    }
-}
-
 enum sl_status sl_trials_draw(struct sl_trials *trials, int64_t done, int64_t total) {
     sl_progress_show(trials->phase, done, total);
     return sl_signals_check(&trials->signals, NULL);

@@ -38,9 +38,6 @@ enum sl_status sl_trial_begin(const struct sl_trials *trials, const struct sl_tr
 enum sl_status sl_trial_end(struct sl_trials *trials, struct sl_trial *trial, enum sl_status status,
                             const struct sl_error *why, struct sl_error *err);
 
-// Prints the line of a trial that did not run.
-void sl_trial_print_skipped(const struct sl_trial *trial);
-
 // Draws the progress of the phase, and polls for signals.
 enum sl_status sl_trials_draw(struct sl_trials *trials, int64_t done, int64_t total);
 
