@@ -197,26 +197,32 @@ def test_what_is_stored_serves_again():
 
 # ---- who is lost, slow or gone ------------------------------------------------------------------------------------------
 
-LONG = 600  # tokens: decoding goes on while a process is killed, which the test does within some milliseconds
+def begin_endless(cluster, recipe, text):
+    """(job id, watcher) of a job that decodes until it is cancelled, however long the test takes for what it does meanwhile."""
+    return begin_decoding(cluster, job(recipe, text, 8000))
 
 
-def expected_answers(recipes, text, n_tokens=LONG):
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        return dict(zip(recipes, pool.map(lambda recipe: in_one_process(recipe, text, n_tokens), recipes)))
+def assert_goes_on(watcher, recipe, text):
+    """Waits for more tokens, and cancels. Returns the statistics. The tokens are those of one process: no layer did without a store."""
+    n_tokens = len(watcher.heard) + 40
+    watcher.wait_for_tokens(n_tokens, 90)
+    statistics = watcher.cancelled().statistics
+    assert tokens(watcher.events)[:n_tokens] == in_one_process(recipe, text, n_tokens), recipe
+    assert not notices(watcher.events), notices(watcher.events)
+    return statistics
 
 
 def test_a_store_that_dies_while_it_is_asked():
     # Patient: a killed process may take seconds to end beside other work, and is merely slow until then.
     text = prompt(5000)
-    expected = expected_answers((NEAR, PULL), text)
     for recipe in (NEAR, PULL):
         with cluster_of(kvstore=2, worker_args=PATIENT) as cluster:
-            job_id, watcher = begin_decoding(cluster, job(recipe, text, LONG))
+            _, watcher = begin_endless(cluster, recipe, text)
             lost = holders(cluster)
             assert len(lost) == 1, lost
             cluster.kill(lost[0])
-            s = assert_same_answer(watcher, expected[recipe], recipe)
-            assert s.retries >= 1 and s.retrieval.fallbacks == 0, s
+            watcher.wait_for_resumption()
+            assert assert_goes_on(watcher, recipe, text).retries >= 1
 
 
 # Over shared memory pull reads without the store's doing, so that one that stands still is not even noticed. Asking it takes
@@ -227,16 +233,18 @@ def transport_that_asks(recipe):
 
 def test_a_second_copy_goes_on_without_the_first():
     text = prompt(5000)
-    expected = expected_answers((NEAR, PULL), text)
     for recipe, number in ((NEAR, signal.SIGKILL), (PULL, signal.SIGSTOP)):
         with cluster_of(kvstore=2, worker_args=USUAL, transport=transport_that_asks(recipe), coordinator_args=PATIENCE) as cluster:
-            job_id, watcher = begin_decoding(cluster, job(recipe + ",replicas=2", text, LONG))
+            _, watcher = begin_endless(cluster, recipe + ",replicas=2", text)
             assert len(holders(cluster)) == 2, holders(cluster)
             asked = {name: stats.questions for name, stats in all_stats(cluster).items()}
-            lost = max(asked, key=asked.get)
+            lost, other = sorted(asked, key=asked.get, reverse=True)
+            assert asked[lost] > 0, asked
             cluster.kill(lost, number)
-            s = assert_same_answer(watcher, expected[recipe], f"{recipe} {number}")
-            assert s.retries == 0 and s.retrieval.replica_asks > 0 and s.retrieval.fallbacks == 0, s
+            address = cluster.processes[other].address
+            n_then = store_stats(address).questions
+            eventually(lambda: store_stats(address).questions > n_then + 100, 90, "the second copy is asked")
+            assert assert_goes_on(watcher, recipe, text).retries == 0
             if number == signal.SIGSTOP:
                 cluster.kill(lost, signal.SIGCONT)
                 cluster.wait_ready()
@@ -256,15 +264,12 @@ def test_a_slow_store_is_done_without_and_the_log_says_so():
 
 def test_another_decode_worker_asks_the_same_stores():
     text = prompt(5000)
-    expected = in_one_process(NEAR, text, LONG)
     with cluster_of(decode=2) as cluster:
-        job_id, watcher = begin_decoding(cluster, job(NEAR, text, 8000))
+        job_id, watcher = begin_endless(cluster, NEAR, text)
         eventually(lambda: any(s.load.stored_capsules for s in stores(cluster)), 10, "the capsule is stored")
         cluster.kill(cluster.get(job_id).decode_worker)
         watcher.wait_for_resumption()
-        watcher.wait_for_tokens(LONG, 90)
-        s = watcher.cancelled().statistics
-        assert tokens(watcher.events)[:LONG] == expected
+        s = assert_goes_on(watcher, NEAR, text)
         assert s.retries >= 1 and s.n_reused_tokens == s.n_prompt_tokens - 1 == s.retrieval.reused_tokens, s
         assert s.retrieval.offloaded_bytes == 0, s
 
