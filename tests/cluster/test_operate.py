@@ -177,7 +177,7 @@ def test_it_answers_before_the_model_is_loaded():
 
 
 def test_probes_follow_a_worker_through_its_life():
-    with Cluster(kvstore=0, worker_args={"decode": ["--grace", "30s"]}) as cluster:
+    with Cluster(kvstore=0, worker_args={"decode": ["--grace", f"{120 * SLOW:g}s", "--arena", "96M"]}) as cluster:  # for two jobs
         worker = cluster.processes["decode-0"]
         for process in cluster.processes.values():
             assert probe(process, "/startupz")[0] == probe(process, "/livez")[0] == 200
@@ -190,8 +190,9 @@ def test_probes_follow_a_worker_through_its_life():
         assert "registered: draining" in probe(worker, "/readyz?verbose")[1] and "threads: ok" in probe(worker, "/readyz?verbose")[1]
         cluster._call("sluice.v1.Cluster.Drain", cluster_pb.DrainRequest(name="decode-0", undo=True))
         becomes(worker, "/readyz", 200, "ok")
-        # It is asked to stop while it writes.
-        events = cluster.generate(endless(n_tokens=2500))
+        # It is asked to stop while it writes. One job lasts until that was seen, the other one ends by itself.
+        lasts = cluster.submit(endless())
+        events = cluster.generate(endless(n_tokens=1000))
         found = []
         for event in events:
             found.append(event)
@@ -199,7 +200,8 @@ def test_probes_follow_a_worker_through_its_life():
                 worker.signal(signal.SIGTERM)
                 becomes(worker, "/readyz?verbose", 503, "running jobs finish")  # beside what the coordinator says of it soon
                 assert probe(worker, "/livez") == (200, "ok\n")
-        assert len(tokens(found)) == 2500 and found[-1].finished.status_code == 0
+                cluster.cancel(lasts)
+        assert len(tokens(found)) == 1000 and found[-1].finished.status_code == 0 and found[-1].finished.statistics.retries == 0
         assert worker.popen.wait(20 * SLOW) == 0
         del cluster.processes["decode-0"]
         assert value(cluster.coordinator, "sluice_workers", role="prefill", state="ready") == 1
