@@ -57,7 +57,6 @@ def _messages(out):
             folder = os.path.dirname(os.path.join(ROOT, "proto", path))
             subprocess.run(["protoc", f"--proto_path={folder}", f"--python_out={out}",
                             os.path.join(folder, os.path.basename(path))], check=True)
-    os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
     sys.path.insert(0, out)
     try:
         import health_pb2
