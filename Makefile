@@ -2,8 +2,8 @@
 
 JOBS       ?= $(shell nproc)
 BUILD_TYPE ?= RelWithDebInfo
-# Two more than processors: clusters wait, and work of a low priority takes what others leave (tests/CMakeLists.txt).
-CTEST      := ctest --output-on-failure --no-tests=error -j $(shell expr $(JOBS) + 2)
+# Three more than processors: clusters wait, and work of a low priority takes what others leave (tests/CMakeLists.txt).
+CTEST      := ctest --output-on-failure --no-tests=error -j $(shell expr $(JOBS) + 3)
 TIME       ?= 600
 MINUTES    ?= 60
 SEED       ?= 1
