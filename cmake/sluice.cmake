@@ -160,7 +160,7 @@ function(sl_test_object source)
 endfunction()
 
 # sl_test(NAME unit_base_arena SOURCES test_arena.c DEPS sl_base [TIMEOUT seconds] [LABELS ...])
-# A cmocka program in tests/bin/, run by ctest in the source folder.
+# A cmocka program in tests/bin/, run by ctest in the source folder, with the variables of test_environment if the folder sets that.
 function(sl_test)
   cmake_parse_arguments(A "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
   add_executable(${A_NAME} ${A_SOURCES})
@@ -177,6 +177,7 @@ function(sl_test)
   endif()
   set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
     ENVIRONMENT "UCX_MEM_EVENTS=n;UCX_HANDLE_ERRORS=none;SLUICE_BIN=${CMAKE_BINARY_DIR}/bin;TSAN_OPTIONS=ignore_noninstrumented_modules=1 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp")
+  set_property(TEST ${A_NAME} APPEND PROPERTY ENVIRONMENT ${test_environment})
 endfunction()
 
 # Makes allocations fail on request in an sl_test() (tests/unit/scarce.h).

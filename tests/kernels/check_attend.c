@@ -40,24 +40,19 @@ static void attend_f64(const struct sl_attend *args, double u, double score_u, c
     size_t lse_at = (size_t)head * (size_t)args->m + (size_t)row, column = (size_t)(head / group) * r->max_slots;
     double *weights = calloc(end, sizeof *weights), max = -INFINITY, sum = 0;
     for (uint32_t j = first; j < end; j++) {
-        for (int i = 0; i < d; i++) {
-            weights[j] += q[i] * keys[j * (size_t)d + (size_t)i] * (double)args->scale;
-        }
+        weights[j] = dot_f64(q, keys + j * (size_t)d, d) * (double)args->scale;
         max = fmax(max, weights[j]);
     }
     for (uint32_t j = first; j < end; j++) {
         sum += exp(weights[j] - max);
     }
     double e = score_error(q, keys + first * (size_t)d, end - first, d, (double)args->scale, score_u);
+    const double factor = exp(2 * e) * pow(1 + u, 3) - 1, of_column = weight_error(e, u); // 0 without rounding
     for (uint32_t j = first; j < end; j++) {
         double p = exp(weights[j] - max) / sum;
         r->columns[column + j] += p / group;
-        r->columns_bound[column + j] += p / group * weight_error(e, u);
-        for (int i = 0; i < d; i++) {
-            double value = (double)v[j * (size_t)d + (size_t)i];
-            r->out[at + (size_t)i] += p * value;
-            r->out_bound[at + (size_t)i] += p * fabs(value) * (exp(2 * e) * pow(1 + u, 3) - 1);
-        }
+        r->columns_bound[column + j] += p / group * of_column;
+        add_value(r->out + at, r->out_bound + at, v + j * (size_t)d, d, p, factor);
     }
     r->lse[lse_at] = max + log(sum);
     r->lse_bound[lse_at] = e + u;

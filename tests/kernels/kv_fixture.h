@@ -92,10 +92,39 @@ static inline double score_rounding_of(const char *name, const struct sl_attend 
     return in_two_terms && u > 0 ? 0x1p-16 : u;
 }
 
+// Returns a b, in partial sums that the compiler makes vectors of.
+static inline double dot_f64(const double *a, const double *b, int d) {
+    double sums[8] = {0}, sum = 0;
+    int i = 0;
+    for (; i + 8 <= d; i += 8) {
+        for (int k = 0; k < 8; k++) {
+            sums[k] += a[i + k] * b[i + k];
+        }
+    }
+    for (; i < d; i++) {
+        sum += a[i] * b[i];
+    }
+    for (int k = 0; k < 8; k++) {
+        sum += sums[k];
+    }
+    return sum;
+}
+
+// Adds p v to out, and p |v| factor to bound.
+static inline void add_value(double *restrict out, double *restrict bound, const float *restrict v, int d, double p,
+                             double factor) {
+    for (int i = 0; i < d; i++) {
+        out[i] += p * (double)v[i];
+    }
+    for (int i = 0; i < d && factor > 0; i++) {
+        bound[i] += p * fabs((double)v[i]) * factor;
+    }
+}
+
 // The e of a query and n keys.
 static inline double score_error(const double *q, const double *keys, uint32_t n, int d, double scale, double u) {
     double most = 0;
-    for (uint32_t j = 0; j < n; j++) {
+    for (uint32_t j = 0; j < n && u > 0; j++) {
         double sum = 0;
         for (int i = 0; i < d; i++) {
             sum += fabs(q[i] * keys[(size_t)j * (size_t)d + (size_t)i]);

@@ -138,11 +138,7 @@ static inline void rotate_f64(const struct sl_rope *rope, int64_t position, doub
 static inline void softmax_f64(const double *q, const double *keys, uint32_t n, int d, double scale, double *weights) {
     double max = -INFINITY, sum = 0;
     for (uint32_t j = 0; j < n; j++) {
-        double dot = 0;
-        for (int i = 0; i < d; i++) {
-            dot += q[i] * keys[(size_t)j * (size_t)d + (size_t)i];
-        }
-        weights[j] = dot * scale;
+        weights[j] = dot_f64(q, keys + (size_t)j * (size_t)d, d) * scale;
         max = fmax(max, weights[j]);
     }
     for (uint32_t j = 0; j < n; j++) {
