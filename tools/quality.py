@@ -323,7 +323,7 @@ def check_lost(page, suites_csv, source):
 
 
 # The rows of the page's tables of real models, by when the question comes; later.csv has more.
-LISTED = {"aware": ("full,format=int4", *(f"snapkv,pool=max:31,heads=layer,budget={budget},format=int4" for budget in (0.5, 0.2, 0.1))),
+LISTED = {"aware": ("full,format=int4", *(f"snapkv,pool=max:31,heads=layer,budget={budget},format=int4" for budget in (0.5, 0.2))),
           "agnostic": ("snapkv,budget=0.5", *(f"full,format={bits}" for bits in ("int4", "k4v3", "k4v2", "int3")),
                        *(f"kvzip,{rest},format=int4" for rest in ("heads=pages,budget=0.56", "heads=pages,budget=0.33",
                                                                   "score=reconstruct_sum,heads=pages,budget=0.33", "heads=pages,budget=0.2")))}
