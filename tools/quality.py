@@ -456,7 +456,8 @@ def papers_measure(model):
 
 def papers():
     """Returns the table of the claims, judged as sluice_eval/report.py does, but over documents. `sluice_eval documents` asks what a
-    claim needs: --mode and --recipe "BETTER;WORSE" of its line, --seed 2 --tokens 1024."""
+    claim needs: --mode and --recipe "BETTER;WORSE" of its line, --seed 2 --tokens 1024; of a cluster (--url) where a document's layers are
+    offloaded."""
     sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
     from sluice_eval.bootstrap import bootstrap_mean  # needs NumPy
     from sluice_eval.report import Verdict, verdict_of
