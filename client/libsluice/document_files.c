@@ -83,7 +83,8 @@ enum sl_status sl_client_import_document(struct sl_client *client, const char *n
     sending->request.keep_ms = keep_ms;
     status = sl_rpc_upload(client->channels[coordinator], &sl_method_documents_import, next_piece, sending,
                            pieces->deadline_ns, (ProtobufCMessage **)document_out, err);
-    if (sending->status != SL_OK) { // the coordinator only says that the file is cut short
+    // The coordinator only says that the file is cut short. It may also have had all of it: then it keeps the document.
+    if (status != SL_OK && sending->status != SL_OK) {
         *err = ours;
         status = sending->status;
     }

@@ -137,7 +137,7 @@ struct sl_document_pieces {
     // Export: called with each piece of the file; a status other than SL_OK ends the call, and is returned.
     enum sl_status (*write_fn)(void *arg, const void *bytes, size_t n, struct sl_error *err);
     // Import: writes the next piece of the file to bytes_out; *n_out 0: there are no more. A status other than SL_OK ends
-    // the call, and is returned; the cluster then keeps nothing.
+    // the call. If a part of the file was missing then, it is returned, and the cluster keeps nothing.
     enum sl_status (*read_fn)(void *arg, void *bytes_out, size_t size, size_t *n_out, struct sl_error *err);
     bool (*stopped)(void *arg); // as in struct sl_document_watch
     void *arg;
