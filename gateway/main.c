@@ -127,6 +127,7 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
     signal(SIGPIPE, SIG_IGN);
 
     sl_rpc_init();
+    sl_rpc_read_little_ahead();
     const struct sl_otlp_config spans = {
         .collector = chosen->common.otlp, .share = chosen->common.otlp_share, .service = "sluice-gateway"};
     struct sl_otlp *otlp;

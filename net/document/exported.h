@@ -33,8 +33,8 @@
 #define SL_EXPORTED_VERSION        2    // with offloaded layers; without, 1
 #define SL_EXPORTED_RECIPE_BYTES   2048 // with the terminating zero: as long as a recipe may be
 #define SL_EXPORTED_HEAD_BYTES     (136 + SL_EXPORTED_RECIPE_BYTES)
-#define SL_EXPORTED_MAX_TEXT_BYTES ((int64_t)4 << 20) // as the message that adds a document
-#define SL_EXPORTED_PIECE_BYTES    ((size_t)1 << 20)  // of a file in one message
+#define SL_EXPORTED_MAX_TEXT_BYTES ((int64_t)4 << 20)  // as the message that adds a document
+#define SL_EXPORTED_PIECE_BYTES    ((size_t)128 << 10) // of a file in one message
 #define SL_EXPORTED_SEGMENT_BYTES                                                                                      \
     88 // of a segment's head; the u64 of its last SL_EXPORTED_SEGMENT_SIZE bytes: of its pages
 #define SL_EXPORTED_SEGMENT_SIZE 8

@@ -29,7 +29,10 @@
 // (net/rpc/rpc_core.c says why).
 void sl_rpc_init(void);
 void sl_rpc_shutdown(void);
-bool sl_rpc_is_up(void);                  // called only by the thread that starts and stops it
+bool sl_rpc_is_up(void); // called only by the thread that starts and stops it
+// Channels that are created afterwards read 64 KiB and a message ahead of a stream's reader, and not what the network carries
+// meanwhile, which is megabytes: for a process whose readers may be many and slow. A file then takes longer over a far network.
+void sl_rpc_read_little_ahead(void);
 const char *sl_rpc_library_version(void); // of gRPC's core: a static text; gRPC need not be started
 
 // ---- credentials of this process -----------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ static enum sl_status create_channel(const char *address, const struct sl_rpc_cr
         sl_rpc_setting(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, BACKOFF_FIRST_MS),
         sl_rpc_setting(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, BACKOFF_MAX_MS),
         sl_rpc_setting(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, RESOLVE_AGAIN_MS),
+        sl_rpc_setting(GRPC_ARG_HTTP2_BDP_PROBE, sl_rpc_reads_far_ahead()), // measures the network for the windows
         sl_rpc_setting(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
         sl_rpc_setting(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, !shares),
         // Filters and counters that every message passes, and that nothing here uses.

@@ -108,6 +108,16 @@ void sl_rpc_init(void) {
     }
 }
 
+static atomic_bool reads_little_ahead;
+
+void sl_rpc_read_little_ahead(void) {
+    atomic_store(&reads_little_ahead, true);
+}
+
+bool sl_rpc_reads_far_ahead(void) {
+    return !atomic_load(&reads_little_ahead);
+}
+
 bool sl_rpc_is_up(void) {
     return runtime.queue != NULL;
 }

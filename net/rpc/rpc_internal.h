@@ -58,6 +58,9 @@ static inline grpc_arg sl_rpc_setting(const char *key, int value) {
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value};
 }
 
+// Returns false after sl_rpc_read_little_ahead().
+bool sl_rpc_reads_far_ahead(void);
+
 // Adds to the gauge of sl_rpc_live_calls().
 void sl_rpc_live_calls_add(int n);
 

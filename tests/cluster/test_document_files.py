@@ -246,11 +246,6 @@ def curl(gateway, path, *options, key="sk-acme"):
         return int(run.stdout), {name.lower(): value for name, value in lines}, content
 
 
-def peak_memory(process):
-    with open(f"/proc/{process.pid}/status") as status:
-        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
-
-
 def test_a_document_travels_over_http():
     with certificates("client/acme", "client/umbrella") as made, tempfile.TemporaryDirectory() as folder, Cluster(certificates=made) as cluster, \
             cluster.channel_of("client/acme") as acme, cluster.channel_of("client/umbrella") as umbrella, Cluster() as second:
@@ -314,9 +309,9 @@ def refuse_over_http(gateway, plain, folder, path, whole):
     # A body that goes on behind the file is read to its end, and never held.
     with open(huge, "wb") as file:
         file.write(whole + bytes(96 << 20))
-    before = peak_memory(plain.popen)
+    before = plain.peak_memory()
     assert "follow its end" in refusal(plain, 400, "/v1/documents/import?name=bad", "--data-binary", f"@{huge}", "-H", "Expect:")["message"]
-    assert peak_memory(plain.popen) - before < 8 << 20, (before, peak_memory(plain.popen))
+    assert plain.peak_memory() - before < 8 << 20, (before, plain.peak_memory())
     # A malformed chunk in the middle, and as the last one.
     for first, last in ((b';a="x', b"0"), (b"", b"0;=")):
         with contextlib.closing(socket.create_connection((plain.host, plain.port))) as client:
