@@ -17,8 +17,8 @@
  *         A small file names the users (shared_users.h). Its lock is held while a process packs; the kernel releases
  *         it if that process dies, and the next one packs.
  * Limits: processes must see each other in /proc: the same user and the same PID namespace. A control group is charged
- *         for the pages that it touched first, so the process that packed is charged for all of them. The memory is on
- *         the NUMA node of the process that packed.
+ *         for the pages that it touched first, so the process that packed is charged for all of them. Each part
+ *         of the memory is on the NUMA node of the thread that made it: the team's, or the packer's.
  * Threads: one thread opens, takes and finishes, in no task of the team. Afterwards the weights are immutable.
  */
 #pragma once
