@@ -352,6 +352,8 @@ static enum sl_status upload(struct importing *importing, struct sl_worker *stor
     if (status == SL_ERR_EXISTS) {
         return read_rest(importing, err);
     }
+    SL_FAIL_IF(status == SL_OK && importing->next != DONE, err, SL_ERR_PEER_CORRUPT,
+               "store %s took a part of the capsule as all of it", sl_worker_name(store));
     return status == SL_OK ? SL_OK
                            : sl_fail_from(err, status, &why, "store %s did not take the capsule: %s",
                                           sl_worker_name(store), why.text);
@@ -378,7 +380,7 @@ static enum sl_status next_segment(struct importing *importing, uint32_t i, stru
     SL_TRY(sl_kv_segment_head_follows(head, &importing->family, i, begin, document->capsule_tokens, err));
     importing->layers_bytes += (int64_t)sl_kv_segment_bytes(&config);
     SL_FAIL_IF(importing->layers_bytes > document->offloaded_bytes, err, SL_ERR_PRECONDITION,
-               "its offloaded layers are cut into more segments than those of this model and recipe");
+               "file: its offloaded layers are cut into more segments than those of this model and recipe");
     SL_TRY(sl_tenant_salt(&importing->coordinator->salt_secret, document->tenant, &salt, err));
     head->prefix_hash = sl_prefix_hash(&salt, importing->tokens, head->begin + head->n_slots);
     return SL_OK;
