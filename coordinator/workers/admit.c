@@ -123,15 +123,21 @@ static int64_t read_ns(const struct sl_admission *admission, const struct sl_ten
     return tenant->read_ns + tenant->n_reading * admission->now_ns;
 }
 
+// Notes the least that readers have had prompts of a tenant of which one has a prompt now, if each has one. Called under the lock.
+static void note_least_read(struct sl_admission *admission) {
+    admission->least_read_ns = INT64_MAX;
+    for (const struct sl_tenant *at = admission->reading; admission->n_reading >= admission->n_readers && at != NULL;
+         at = at->next_reading) {
+        const int64_t had_ns = read_ns(admission, at);
+        admission->least_read_ns = had_ns < admission->least_read_ns ? had_ns : admission->least_read_ns;
+    }
+}
+
 // Returns whether the readers have no time for another prompt of the tenant: it has one for each, or each has one, and of a tenant that had
 // less of their time. A worker reads one after the other, so more would gain little, and the other's prompt would wait for them.
 static bool has_read_enough(const struct sl_admission *admission, const struct sl_tenant *tenant) {
-    bool is_enough = tenant->n_reading > 0 && tenant->n_reading >= admission->n_readers;
-    for (const struct sl_tenant *at = admission->reading;
-         admission->n_reading >= admission->n_readers && at != NULL && !is_enough; at = at->next_reading) {
-        is_enough = read_ns(admission, at) < read_ns(admission, tenant);
-    }
-    return is_enough;
+    return (tenant->n_reading > 0 && tenant->n_reading >= admission->n_readers) ||
+           admission->least_read_ns < read_ns(admission, tenant);
 }
 
 // Returns whether another tenant asks while the place's tenant has half of the places for jobs, or would have more than half of the
@@ -156,6 +162,7 @@ static bool goes_before(const struct sl_admission *admission, const struct sl_qu
 // Chooses the first place again, after the line or the running jobs have changed. Called under the lock.
 static void choose_first(struct sl_admission *admission) {
     admission->first = NULL;
+    note_least_read(admission); // once: the line is long, and tenants are many
     for (struct sl_queue_place *at = admission->line.next, *first = NULL;
          at != &admission->line && (first == NULL || n_running_of(first) > 0 || is_held(admission, first));
          at = at->next) {
@@ -203,6 +210,11 @@ static void count_running(struct sl_admission *admission, struct sl_queue_place 
     }
 }
 
+static void note_most_read(struct sl_admission *admission, const struct sl_tenant *tenant) {
+    const int64_t had_ns = read_ns(admission, tenant);
+    admission->most_read_ns = had_ns > admission->most_read_ns ? had_ns : admission->most_read_ns;
+}
+
 // Counts a claimed job as read by a worker, until give_back_prefill(). n: 1 or -1.
 static void count_reading(struct sl_admission *admission, const struct sl_claim *claim, int n) {
     if (claim->prefill == NULL) {
@@ -214,8 +226,7 @@ static void count_reading(struct sl_admission *admission, const struct sl_claim 
     if (tenant == NULL) {
         return;
     }
-    const int64_t had_ns = read_ns(admission, tenant);
-    admission->most_read_ns = had_ns > admission->most_read_ns ? had_ns : admission->most_read_ns;
+    note_most_read(admission, tenant);
     if (n > 0 && tenant->n_reading == 0) {
         tenant->next_reading = admission->reading;
         admission->reading = tenant;
@@ -232,7 +243,10 @@ static void count_reading(struct sl_admission *admission, const struct sl_claim 
 }
 
 // Counts for a tenant that asks what others had of the readers while it did not, but for CREDIT_NS. Called under the lock.
-static void limit_credit(const struct sl_admission *admission, struct sl_tenant *tenant) {
+static void limit_credit(struct sl_admission *admission, struct sl_tenant *tenant) {
+    for (const struct sl_tenant *at = admission->reading; at != NULL; at = at->next_reading) {
+        note_most_read(admission, at); // one prompt may take minutes
+    }
     const int64_t more_ns = admission->most_read_ns - CREDIT_NS - read_ns(admission, tenant);
     tenant->read_ns += more_ns > 0 ? more_ns : 0;
 }
@@ -373,6 +387,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
     const struct sl_demand *demand = spec->demand;
     struct sl_claim claim = {.place = place, .demand = *demand};
     admission->now_ns = sl_now_ns();
+    note_least_read(admission);
     enum sl_status status = demand->n_prefill_tokens > 0 ? sl_choose_places(admission, spec, &claim, err)
                                                          : sl_choose_decode(admission, spec, &claim, err);
     SL_THEN_IF(status, demand->offloaded.n > 0, sl_choose_stores(admission, spec, &claim, err));

@@ -22,7 +22,8 @@ struct sl_admission {
     int n_readers;             // workers
     int n_reading;             // prompts that they have
     struct sl_tenant *reading; // whose prompts these are
-    int64_t most_read_ns;      // the most that a tenant had when a reading of it began or ended
+    int64_t least_read_ns;     // the least that one of these had; INT64_MAX: a reader has no prompt
+    int64_t most_read_ns;      // the most that a tenant had when a reading of it began or ended, or another asked
     int64_t n_places;          // of jobs that run
     int64_t n_bytes;           // of decode workers
     struct sl_admission_stats stats;

@@ -274,6 +274,22 @@ static void test_a_tenant_that_asks_has_a_limited_credit(void **state) {
     tear_down(&two);
 }
 
+// So does one that asks while a long prompt of another is still read.
+static void test_a_long_prompt_gives_no_credit(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 100);
+    assert_true(starts_to_read(&two.greedy));
+    now_ns += 10 * SL_NS_PER_S;
+    assert_true(starts_to_read(&two.other));
+    sl_admission_release_prefill(two.admission, &two.greedy.claims[0]);
+    now_ns += 199 * SL_NS_PER_MS;
+    assert_false(starts_to_read(&two.greedy));
+    now_ns += 2 * SL_NS_PER_MS;
+    assert_int_equal(start_waiting(&two.greedy), 1);
+    tear_down(&two);
+}
+
 // A job that needs no reader, such as a conversation's turn, waits for none: neither where the tenant has half of them, nor where there are none.
 static void test_writing_needs_no_reader(void **state) {
     (void)state;
@@ -393,6 +409,7 @@ int main(void) {
         cmocka_unit_test(test_a_tenant_leaves_readers_to_another),
         cmocka_unit_test(test_a_tenant_that_had_less_of_the_readers_is_first),
         cmocka_unit_test(test_a_tenant_that_asks_has_a_limited_credit),
+        cmocka_unit_test(test_a_long_prompt_gives_no_credit),
         cmocka_unit_test(test_writing_needs_no_reader),
         cmocka_unit_test(test_a_tenants_share_is_of_full_workers_too),
         cmocka_unit_test(test_a_tenants_share_is_of_the_jobs_that_may_run),
