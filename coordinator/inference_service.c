@@ -66,7 +66,7 @@ static enum sl_status send_events(struct sl_rpc_call *call, struct sl_tenant *te
             continue;
         }
         const int64_t turn_ends_ns = sl_deadline_in_ms(TURN_MS);
-        bool again;
+        bool again, is_sent = true;
         do {
             const uint8_t *next;
             size_t n_next;
@@ -74,14 +74,14 @@ static enum sl_status send_events(struct sl_rpc_call *call, struct sl_tenant *te
             again = found == SL_OK && sl_now_ns() < turn_ends_ns;
             status = sl_rpc_call_send_packed(call, packed, n_bytes, again || found == SL_ERR_NOT_FOUND);
             if (has_turns) { // a turn lasts until gRPC has the event; each wait costs two switches of threads
-                sl_rpc_call_wait_sent(call, turn_ends_ns);
+                is_sent = sl_rpc_call_wait_sent(call, turn_ends_ns);
             }
             sequence += status == SL_OK;
             if (again) {
                 packed = next;
                 n_bytes = n_next;
             }
-        } while (status == SL_OK && again);
+        } while (status == SL_OK && again && is_sent);
         sl_tenant_end_sending(tenant);
         SL_FAIL_IF(status != SL_OK, err, status, "the client is gone");
     }

@@ -140,8 +140,8 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
 enum sl_status sl_rpc_call_send_packed(struct sl_rpc_call *call, const uint8_t *packed, size_t n_bytes, bool follows);
 // Waits until the transport has taken the last message of a stream: SL_OK or SL_ERR_CANCELLED.
 enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call);
-// Waits the same way, but at most until the deadline.
-void sl_rpc_call_wait_sent(struct sl_rpc_call *call, int64_t deadline_ns);
+// Waits the same way, but at most until the deadline. Returns whether the transport has the message, or has failed.
+bool sl_rpc_call_wait_sent(struct sl_rpc_call *call, int64_t deadline_ns);
 // Receives the next message of a bidirectional call. SL_OK: free the message with protobuf_c_message_free_unpacked()
 // before receiving the next one. SL_ERR_NOT_FOUND: the client has half-closed. SL_ERR_INVALID: the message has another
 // type, or a string with a zero byte. SL_ERR_EXHAUSTED: requests use all the memory that is reserved for them.

@@ -363,14 +363,15 @@ static void on_sent(struct sl_rpc_tag *tag, bool ok) {
     sl_rpc_call_unref(call);
 }
 
-void sl_rpc_call_wait_sent(struct sl_rpc_call *call, int64_t deadline_ns) {
+bool sl_rpc_call_wait_sent(struct sl_rpc_call *call, int64_t deadline_ns) {
     SL_LOCKED(&call->mutex);
     while (call->is_sending && sl_bell_wait(&call->changed, &call->mutex, deadline_ns) == SL_OK) {
     }
+    return !call->is_sending;
 }
 
 enum sl_status sl_rpc_call_flush(struct sl_rpc_call *call) {
-    sl_rpc_call_wait_sent(call, sl_deadline_in_ms(call->send_ms));
+    (void)sl_rpc_call_wait_sent(call, sl_deadline_in_ms(call->send_ms));
     SL_LOCKED(&call->mutex);
     if (call->is_sending) {
         sl_log_warn("rpc", "%s: the client has read nothing for %" PRId64 " ms: the call is cancelled",

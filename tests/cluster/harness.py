@@ -132,10 +132,10 @@ class Certificates:
     def options(self, who):
         return ["--tls-ca", f"{self.folder}/ca.pem", "--tls-cert", self.file(who, "pem"), "--tls-key", self.file(who, "key")]
 
-    def channel(self, address, who):
+    def channel(self, address, who, *options):
         content = [open(path, "rb").read() for path in (f"{self.folder}/ca.pem", self.file(who, "key"), self.file(who, "pem"))]
         return grpc.secure_channel(address, grpc.ssl_channel_credentials(*content),
-                                   options=[*CHANNEL, ("grpc.ssl_target_name_override", "localhost")])
+                                   options=[*CHANNEL, ("grpc.ssl_target_name_override", "localhost"), *options])
 
 
 @contextlib.contextmanager
@@ -335,11 +335,11 @@ class Cluster:
     def close_channels(self):
         self.channel.close()
 
-    def channel_of(self, who):
+    def channel_of(self, who, *options):
         """Connects to the coordinator as `who`, with a certificate if the cluster wants one."""
         if self.certificates:
-            return self.certificates.channel(self.coordinator.address, who)
-        return connect(self.coordinator.address)
+            return self.certificates.channel(self.coordinator.address, who, *options)
+        return connect(self.coordinator.address, *options)
 
     # -- calls ------------------------------------------------------------------------------------------------------------
 

@@ -191,18 +191,32 @@ def test_a_tenant_has_its_share_of_calls():
 class Unread:
     """A client that asks for a stream and never reads: its connection takes what fits, and no more."""
 
-    def __init__(self, address, job_id):
-        self.channel = connect(address, ("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
+    def __init__(self, cluster, job_id, who=None):
+        self.channel = cluster.channel_of(who, ("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
         self.stream = watch(self.channel, job_id, 300)
 
 
 def test_who_does_not_read_is_not_waited_for():
     with Cluster(kvstore=0, args=["--arena", "128M"], coordinator_args=["--reader-timeout", "500ms", "--max-watchers", "4"]) as cluster:
         job_id = cluster.submit(endless(300, sampling=inference.Sampling(logprobs=20)))
-        unread = [Unread(cluster.coordinator.address, job_id) for _ in range(4)]
+        unread = [Unread(cluster, job_id) for _ in range(4)]
         eventually(lambda: "has read nothing for 500 ms" in cluster.coordinator.errors(), 60, "the coordinator gives one up")
         eventually(lambda: cluster.coordinator.errors().count("has read nothing") == 4, 60, "all four")
         cluster.cancel(job_id)
+        for one in unread:
+            one.channel.close()
+
+
+def test_who_does_not_read_keeps_no_turn():
+    """Events of a tenant are sent in turns, fewer than processors. Its clients that do not read wait without one, and another gets its events."""
+    with certificates("client/acme") as made, \
+            Cluster(kvstore=0, args=["--arena", "128M"], certificates=made, coordinator_args=["--reader-timeout", "1h"]) as cluster, \
+            cluster.channel_of("client/acme") as reader:
+        job_id = call(reader, "sluice.v1.Inference.Submit", endless(300, 1000, sampling=inference.Sampling(logprobs=20))).job_id
+        wanted = len(list(watch(reader, job_id)))
+        unread = [Unread(cluster, job_id, "client/acme") for _ in range(os.cpu_count())]
+        for _ in range(20):  # soon these cannot take more
+            assert len(list(watch(reader, job_id, 60))) == wanted
         for one in unread:
             one.channel.close()
 
