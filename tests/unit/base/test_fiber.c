@@ -245,11 +245,13 @@ static void test_a_bell_wakes_as_many_as_it_says(void **state) {
 
 // ---- who runs them ----------------------------------------------------------------------------------------------------------
 
-static pthread_t runner;
+static pthread_t runner; // of the fiber that ended last
 
 static void note_runner(void *arg) {
     (void)arg;
+    pthread_mutex_lock(&shared.mutex);
     runner = pthread_self();
+    pthread_mutex_unlock(&shared.mutex);
     end();
 }
 
