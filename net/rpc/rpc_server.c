@@ -268,7 +268,7 @@ static bool refuse_much(struct sl_rpc_server *server) {
     size_t owner;
     const int64_t held = sl_rpc_streams_most(&owner);
     struct sl_rpc_call *call = NULL;
-    for (size_t i = 0; !call && i <= server->n_services; i++) {
+    for (size_t i = 0; held > 0 && !call && i <= server->n_services; i++) {
         call = sl_rpc_calls_take_out_of(&server->calls, &server->quotas[i].awaited, owner);
     }
     if (!call) {

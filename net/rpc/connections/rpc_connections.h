@@ -92,7 +92,7 @@ void sl_rpc_streams_allow(size_t n_streams, int64_t n_bytes);
 // Begins or ends to wake a loop when all hold much of that, as sl_rpc_streams_are_much() tells.
 void sl_rpc_streams_wake(struct sl_loop *loop, bool wakes);
 bool sl_rpc_streams_are_much(void);
-// Returns how much the caller with most holds, and its number.
+// Returns how much the caller with most holds, and its number; 0: all do not hold much, or no longer.
 int64_t sl_rpc_streams_most(size_t *owner_out);
 // Sets the bytes of a reply that a server may announce; the largest of all channels counts.
 void sl_rpc_streams_allow_replies(int64_t n_bytes);

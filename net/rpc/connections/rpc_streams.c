@@ -82,7 +82,7 @@ int64_t sl_rpc_streams_most(size_t *owner_out) {
     for (size_t i = 1; i < SL_RPC_OWNERS; i++) {
         *owner_out = all.owned[i] > all.owned[*owner_out] ? i : *owner_out;
     }
-    return all.owned[*owner_out];
+    return atomic_load(&all.is_much) ? all.owned[*owner_out] : 0;
 }
 
 // Notes whether all hold much, and wakes the servers when that begins. Lock held.

@@ -83,7 +83,10 @@ static void test_who_holds_less_than_its_part_goes_on(void **state) {
     assert_false(send_more(&one, 1, 1));
     assert_true(send_more(&two, 1, 100));
     assert_false(send_more(&two, 1, 1));
+    size_t owner;
+    assert_true(sl_rpc_streams_most(&owner) >= 900 && owner == one.owner);
     sl_rpc_streams_end(&one);
+    assert_int_equal(sl_rpc_streams_most(&owner), 0); // the other one, which holds little, is not refused in its place
     assert_true(send_more(&two, 1, 400));
     assert_false(send_more(&two, 1, 400));
 }
