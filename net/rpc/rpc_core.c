@@ -26,6 +26,7 @@
 
 #include "base/clock.h"
 #include "base/fiber/fiber.h"
+#include "base/locals.h"
 #include "base/log.h"
 #include "net/rpc/rpc_internal.h"
 #include "net/rpc/rpc_tsan.h"
@@ -182,9 +183,12 @@ static void start_from_fiber(void *arg) {
     start_batch(arg);
     if (grpc_completion_queue_thread_local_cache_flush(runtime.queue, &tag, &ok)) {
         SL_RPC_TAKE_OVER(tag);
+        struct sl_locals *of_fiber = sl_locals();
+        sl_locals_use(NULL); // what it logs is not of the fiber's job
         is_in_tag = true;
         ((struct sl_rpc_tag *)tag)->fn(tag, ok != 0);
         is_in_tag = false;
+        sl_locals_use(of_fiber);
     }
 }
 

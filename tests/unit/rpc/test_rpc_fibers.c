@@ -15,7 +15,10 @@
 
 #include "base/clock.h"
 #include "base/fiber/fiber.h"
-#include "net/rpc/rpc.h"
+#include "base/locals.h"
+#include "base/log.h"
+#include "net/rpc/rpc_internal.h"
+#include "net/rpc/rpc_tsan.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
 enum {
@@ -33,6 +36,7 @@ static struct {
     struct sl_rpc_server *server;
     struct sl_rpc_channel *channel;
     atomic_int n_inline;     // completions that a fiber's own thread has taken
+    atomic_int n_of_job;     // of which in the name of the fiber's job
     atomic_int n_on_pollers; // handlers that a polling thread has begun
     atomic_int n_cancelled;
 } shared;
@@ -40,9 +44,26 @@ static struct {
 int __real_grpc_completion_queue_thread_local_cache_flush(grpc_completion_queue *queue, void **tag, int *ok);
 int __wrap_grpc_completion_queue_thread_local_cache_flush(grpc_completion_queue *queue, void **tag, int *ok);
 
+// A tag that stands before gRPC's own, and sees what that would see.
+struct look {
+    struct sl_rpc_tag tag, *own;
+};
+
+static void look(struct sl_rpc_tag *tag, bool ok) {
+    struct sl_rpc_tag *own = ((struct look *)tag)->own;
+    SL_RPC_TAKE_OVER(own);
+    atomic_fetch_add(&shared.n_of_job, sl_locals()->job_id[0] != '\0');
+    own->fn(own, ok);
+}
+
 int __wrap_grpc_completion_queue_thread_local_cache_flush(grpc_completion_queue *queue, void **tag, int *ok) {
+    static _Thread_local struct look one = {.tag = {look}};
     const int found = __real_grpc_completion_queue_thread_local_cache_flush(queue, tag, ok);
     atomic_fetch_add(&shared.n_inline, found);
+    if (found) {
+        one.own = *tag;
+        *tag = &one.tag;
+    }
     return found;
 }
 
@@ -54,6 +75,7 @@ static enum sl_status send_events(void *context, struct sl_rpc_call *call, const
     char name[16] = "";
     pthread_getname_np(pthread_self(), name, sizeof name);
     atomic_fetch_add(&shared.n_on_pollers, strcmp(name, "rpc-poll") == 0);
+    sl_log_set_job("job-of-a-fiber");
     static char text[LONG + 1]; // several times what gRPC lets wait
     memset(text, 'x', LONG);
     for (int64_t i = 1; i <= n || n == 0; i++) {
@@ -129,6 +151,7 @@ static void test_events_that_wait_for_the_next_one_arrive_in_order(void **state)
         sl_rpc_stream_close(&stream);
     }
     assert_true(atomic_load(&shared.n_inline) > 0);
+    assert_int_equal(atomic_load(&shared.n_of_job), 0); // they may be other calls'
 }
 
 static void test_a_polling_thread_runs_the_fiber_that_it_makes_ready(void **state) {
