@@ -44,7 +44,7 @@ def test_the_coordinator_alone():
     found = rows("coordinator", "--cells", "16:1000", "--token-ms", "400", "--seconds", "6", "--second-rate", "50")
     told = {name.partition(": ")[2].removesuffix(" (VOID)"): value for name, value in found.items()}
     assert told["jobs"] > 1 and told["full rate, refused or failed"] == told["50/s, refused or failed"] == 0, found
-    assert told["tokens"] == 8 * told["jobs"] and told["50/s, added p99"] > 0, found
+    assert abs(told["tokens"] / told["jobs"] - 8) < 0.001 and told["50/s, added p99"] > 0, found
     assert 0 < told["memory a job"] < (64 if SLOW == 1 else 1 << 20), found  # sanitizers take more
 
 
