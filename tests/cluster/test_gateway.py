@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 
-from harness import MODEL, SLOW, Cluster, State, document, eventually, in_one_process, local_tokens, question, run_local, run_tests
+from harness import MODEL, ROOT, SLOW, Cluster, State, document, eventually, in_one_process, local_tokens, question, run_local, run_tests
 
 PROMPT = document(2000) + question()
 ANSWER = {"prompt": PROMPT, "temperature": 0, "max_tokens": 12, "stop": ["."]}
@@ -543,7 +543,7 @@ def begin_export(gateway):
 
 def test_a_client_that_reads_slowly_gets_its_file():
     with Cluster(args=["--arena", "128M"]) as cluster, Gateway(cluster, "--reader-timeout", f"{SLOW}s") as gateway:
-        with open("LICENSE", encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "LICENSE"), encoding="utf-8") as file:
             status, reply = gateway.post("/v1/documents", {"name": "license", "text": file.read(), "recipe": "full"})
         assert status == 200 and reply["capsule_bytes"] > 8 << 20, reply
         with begin_export(gateway) as slow:
