@@ -331,7 +331,7 @@ MODELS = {"smollm2": "SmolLM2-135M", "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B",
 
 
 def real(mode):
-    """Returns the lines of the page's table of real models, and the rows behind them by model and recipe."""
+    """Returns the table of real models as lines of Markdown, and its rows by model and recipe."""
     sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
     from sluice_eval.documents import table_rows  # needs NumPy
     rows = [row for row in read("later") if row["mode"] == mode]

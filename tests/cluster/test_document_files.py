@@ -10,10 +10,11 @@ import struct
 import subprocess
 import tempfile
 import threading
+import time
 
 from documents import TEXT, add, of, names, asking, sluice, ask, read_file
 from test_gateway import Gateway, key_line
-from harness import BIN, MODEL, Cluster, certificates, document, documents_pb, eventually, refused, run_tests, stub, tokens
+from harness import BIN, MODEL, ROOT, SLOW, Cluster, certificates, document, documents_pb, eventually, refused, run_tests, stub, tokens
 import grpc
 
 
@@ -340,6 +341,46 @@ def refuse_over_http(gateway, plain, folder, path, whole):
         for options in ([], ["-H", "Expect:"]):
             assert "no room" in refusal(full, 409, "/v1/documents/import?name=big", "--data-binary", f"@{path}", *options)["message"]
         assert not names(small.channel)
+
+
+def begin_export(gateway):
+    """The socket of a client that has read nothing of a document's file yet."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)  # over loopback the kernel tells of what was read in steps of 64 KiB
+    client.settimeout(20 * SLOW)
+    client.connect((gateway.host, gateway.port))
+    client.sendall(b"GET /v1/documents/license/export HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return client
+
+
+def test_a_client_that_reads_slowly_gets_its_file():
+    with Cluster(args=["--arena", "128M"]) as cluster, Gateway(cluster, "--reader-timeout", f"{SLOW}s") as gateway:
+        with open(os.path.join(ROOT, "LICENSE"), encoding="utf-8") as file:
+            status, reply = gateway.post("/v1/documents", {"name": "license", "text": file.read(), "recipe": "full"})
+        assert status == 200 and reply["capsule_bytes"] > 8 << 20, reply
+        with begin_export(gateway) as slow:
+            n_bytes, begin = 0, time.monotonic()
+            while n_bytes < 6 << 20:  # more than what waits in sockets
+                received = len(slow.recv(8192))
+                assert received > 0, f"{n_bytes} bytes: {gateway.errors()}"
+                n_bytes += received
+                if time.monotonic() < begin + 4 * SLOW:  # a piece of 128 KiB takes it 1.6 s
+                    time.sleep(0.1 * SLOW)
+        assert "has taken nothing" not in gateway.errors(), gateway.errors()
+        clients_that_read_nothing(gateway, 16)
+
+
+def clients_that_read_nothing(gateway, n):
+    """What they take is what is counted for them, and not what gRPC would read ahead of them."""
+    before = gateway.peak_memory()
+    with contextlib.ExitStack() as clients:
+        for _ in range(n):
+            clients.enter_context(begin_export(gateway))
+        eventually(lambda: gateway.errors().count("has taken nothing") >= n, 30, "they have been waited for")
+    if SLOW == 1:  # sanitizers keep what was freed
+        grown = gateway.peak_memory() - before
+        assert grown < n * (3 << 19), grown / n  # 512 KiB are counted; threads and malloc take some more
 
 
 if __name__ == "__main__":

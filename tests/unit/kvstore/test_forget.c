@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A real sluice-kvstore with a disk is told to forget a capsule: on its way, stored, while it is fetched, and over a restart. It
 // takes segments of documents in their order, and tells prompts that their documents are coming.
+#include "annex_request.h"
 #include "harness.h"
 
 #include <signal.h>
@@ -302,25 +303,13 @@ static void test_store_takes_segments_one_after_another(void **state) {
 static Sluice__V1__Annex *open_remote_kv(int64_t wait_ms) {
     struct prompt prompt;
     make_prompt(&prompt, 1, 0, N_TOKENS);
-    Sluice__V1__StoreShare share = SLUICE__V1__STORE_SHARE__INIT;
-    share.n_lanes = test_family.n_offloaded_heads;
-    Sluice__V1__OpenAnnexRequest request = SLUICE__V1__OPEN_ANNEX_REQUEST__INIT;
-    request.job_id = "job";
-    request.model_fingerprint = test_family.model_fingerprint;
-    request.share = &share;
-    request.head_dim = test_family.head_dim;
-    request.work_format = test_family.work;
-    request.rows_format = test_family.rows;
-    request.scan_format = test_family.scan;
-    request.n_tokens = N_TOKENS;
-    request.prefixes =
-        (ProtobufCBinaryData){N_TOKENS / SL_PREFIX_BLOCK * sizeof *prompt.prefixes, (uint8_t *)prompt.prefixes};
-    request.prefix_hash = (ProtobufCBinaryData){sizeof prompt.hashes.whole, prompt.hashes.whole.bytes};
-    request.wait_ms = wait_ms;
+    struct annex_request request;
+    make_annex_request(&request, &prompt, N_TOKENS);
+    request.message.wait_ms = wait_ms;
     Sluice__V1__Annex *remote_kv;
     struct sl_error err = {0};
-    assert_int_equal(sl_rpc_unary(channel, &sl_method_store_open_annex, &request.base, sl_deadline_in_ms(1000), NULL,
-                                  (ProtobufCMessage **)&remote_kv, &err),
+    assert_int_equal(sl_rpc_unary(channel, &sl_method_store_open_annex, &request.message.base, sl_deadline_in_ms(1000),
+                                  NULL, (ProtobufCMessage **)&remote_kv, &err),
                      SL_OK);
     return remote_kv;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A real sluice-kvstore answers workers' calls as remote KV in this process does; then it is overloaded, stopped and killed.
+#include "annex_request.h"
 #include "harness.h"
 
 #include <pthread.h>
@@ -118,22 +119,9 @@ static enum sl_status call(const struct store *store, const struct sl_rpc_method
 }
 
 static enum sl_status open_annex(const struct store *store, Sluice__V1__Annex **remote_kv_out, struct sl_error *err) {
-    Sluice__V1__StoreShare share = SLUICE__V1__STORE_SHARE__INIT;
-    share.first_lane = test_family.first_offloaded_head;
-    share.n_lanes = test_family.n_offloaded_heads;
-    Sluice__V1__OpenAnnexRequest request = SLUICE__V1__OPEN_ANNEX_REQUEST__INIT;
-    request.job_id = "job";
-    request.model_fingerprint = test_family.model_fingerprint;
-    request.share = &share;
-    request.head_dim = test_family.head_dim;
-    request.work_format = test_family.work;
-    request.rows_format = test_family.rows;
-    request.scan_format = test_family.scan;
-    request.n_tokens = N_TOKENS;
-    request.prefixes.len = N_TOKENS / SL_PREFIX_BLOCK * sizeof *prompt.prefixes;
-    request.prefixes.data = (uint8_t *)prompt.prefixes;
-    request.prefix_hash = (ProtobufCBinaryData){sizeof prompt.hashes.whole, prompt.hashes.whole.bytes};
-    return call(store, &sl_method_store_open_annex, &request.base, remote_kv_out, err);
+    struct annex_request request;
+    make_annex_request(&request, &prompt, N_TOKENS);
+    return call(store, &sl_method_store_open_annex, &request.message.base, remote_kv_out, err);
 }
 
 static enum sl_status grant(const struct store *store, const char *lease_id, int64_t begin, int64_t end,
