@@ -218,6 +218,59 @@ enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns
     return status;
 }
 
+// ---- callers that are revoked ----------------------------------------------------------------------------------------
+
+void sl_rpc_call_note_accepted(struct sl_rpc_call *call) {
+    SL_LOCKED(&call->calls->mutex);
+    call->next_accepted = call->calls->accepted;
+    call->at_accepted = &call->calls->accepted;
+    if (call->next_accepted) {
+        call->next_accepted->at_accepted = &call->next_accepted;
+    }
+    call->calls->accepted = call;
+}
+
+static void forget_accepted(struct sl_rpc_call *call) {
+    SL_LOCKED(&call->calls->mutex);
+    if (call->at_accepted) {
+        *call->at_accepted = call->next_accepted;
+        if (call->next_accepted) {
+            call->next_accepted->at_accepted = call->at_accepted;
+        }
+    }
+}
+
+// Returns the call after `call`, or the first, with a reference; passes over those that are about to be freed. NULL: there is none.
+static struct sl_rpc_call *next_accepted(struct sl_rpc_calls *calls, const struct sl_rpc_call *call) {
+    SL_LOCKED(&calls->mutex);
+    for (struct sl_rpc_call *at = call ? call->next_accepted : calls->accepted; at; at = at->next_accepted) {
+        int n = atomic_load(&at->refs);
+        while (n > 0 && !atomic_compare_exchange_weak(&at->refs, &n, n + 1)) {
+        }
+        if (n > 0) {
+            return at;
+        }
+    }
+    return NULL;
+}
+
+void sl_rpc_calls_end_revoked(struct sl_rpc_calls *calls, const struct sl_rpc_credentials *credentials) {
+    const uint64_t edition = sl_rpc_credentials_edition(credentials);
+    struct sl_rpc_call *call = edition != calls->edition ? next_accepted(calls, NULL) : NULL;
+    calls->edition = edition;
+    while (call) { // callers of those that are accepted meanwhile are identified by the new lists
+        struct sl_error err;
+        if (sl_rpc_check_revoked(credentials, call->call, &err) != SL_OK) {
+            sl_log_warn("rpc", "%s is cancelled: %s", call->bound ? call->bound->method->path : "a call", err.text);
+            atomic_store(&call->has_made_room, true);
+            grpc_call_cancel_with_status(call->call, GRPC_STATUS_PERMISSION_DENIED, err.text, NULL);
+        }
+        struct sl_rpc_call *next = next_accepted(calls, call);
+        sl_rpc_call_unref(call);
+        call = next;
+    }
+}
+
 // ---- one call ------------------------------------------------------------------------------------------------------
 
 struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
@@ -247,6 +300,7 @@ void sl_rpc_call_unref(struct sl_rpc_call *call) {
         return;
     }
     struct sl_rpc_calls *calls = call->calls;
+    forget_accepted(call);
     grpc_metadata_array_destroy(&call->metadata);
     grpc_call_details_destroy(&call->details);
     grpc_byte_buffer_destroy(call->payload);

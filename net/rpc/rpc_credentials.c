@@ -207,6 +207,18 @@ static enum sl_status check_revoked(const struct sl_rpc_credentials *credentials
                : status;
 }
 
+uint64_t sl_rpc_credentials_edition(const struct sl_rpc_credentials *credentials) {
+    return credentials ? sl_revocations_edition(credentials->revocations) : 0;
+}
+
+enum sl_status sl_rpc_check_revoked(const struct sl_rpc_credentials *credentials, grpc_call *call,
+                                    struct sl_error *err) {
+    grpc_auth_context *context = grpc_call_auth_context(call);
+    const enum sl_status status = check_revoked(credentials, context, err);
+    grpc_auth_context_release(context);
+    return status;
+}
+
 enum sl_status sl_rpc_identify(const struct sl_rpc_credentials *credentials, grpc_call *call, unsigned roles,
                                struct sl_identity *caller_out, struct sl_error *err) {
     if (!credentials) {

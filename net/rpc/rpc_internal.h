@@ -98,6 +98,11 @@ grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credent
                                                      const char *name);
 // The caller frees them
 grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentials *credentials);
+// Returns a number that changes when certificates may have been revoked: open calls must be checked again.
+uint64_t sl_rpc_credentials_edition(const struct sl_rpc_credentials *credentials);
+// Rejects an accepted call whose caller was revoked. SL_ERR_DENIED.
+enum sl_status sl_rpc_check_revoked(const struct sl_rpc_credentials *credentials, grpc_call *call,
+                                    struct sl_error *err);
 // Writes the identity of the caller. SL_ERR_DENIED: it has none of the roles.
 enum sl_status sl_rpc_identify(const struct sl_rpc_credentials *credentials, grpc_call *call, unsigned roles,
                                struct sl_identity *caller_out, struct sl_error *err);
@@ -186,6 +191,8 @@ struct sl_rpc_calls {      // the call objects of a server: posted or accepted, 
     pthread_mutex_t mutex; // guards all lines too
     struct sl_bell gone;   // rung when n becomes 0
     size_t n;
+    struct sl_rpc_call *accepted; // those that are accepted
+    uint64_t edition; // of the revocation lists by which they were checked; only for sl_rpc_calls_end_revoked()
     struct sl_rpc_line unsent;      // whose last message gRPC has not sent yet
     struct sl_bell left;            // rung when a call leaves that line
     int64_t waiting_bytes;          // replies of calls that wait to join it
@@ -235,8 +242,9 @@ struct sl_rpc_call {
     struct sl_rpc_reason_entries reason; // of the final status
     struct sl_rpc_tag accept_tag, close_tag, finish_tag, send_tag; // the first for the call, then for its request
     struct sl_rpc_job job;
-    int close_cancelled;      // written by gRPC before close_tag comes back
-    struct sl_rpc_line *line; // in which it waits; NULL: in none. This and the next three under the lock of `calls`
+    int close_cancelled;                              // written by gRPC before close_tag comes back
+    struct sl_rpc_call *next_accepted, **at_accepted; // under the lock of `calls`, as the next five
+    struct sl_rpc_line *line;                         // in which it waits; NULL: in none
     struct sl_rpc_call *older, *newer;
     int64_t line_bytes; // of its message, and what the call takes
     int64_t joined_ns;
@@ -265,6 +273,10 @@ void sl_rpc_calls_end_unsent(struct sl_rpc_calls *calls, int64_t before_ns, stru
 // Creates a call and adds it to `calls`, which outlive it. NULL: no memory.
 struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
                                        const struct sl_rpc_bound *bound);
+// Notes that gRPC has accepted a call: sl_rpc_calls_end_revoked() finds it.
+void sl_rpc_call_note_accepted(struct sl_rpc_call *call);
+// Cancels accepted calls whose callers were revoked, when the lists have changed. For one thread.
+void sl_rpc_calls_end_revoked(struct sl_rpc_calls *calls, const struct sl_rpc_credentials *credentials);
 // Watches for the client to disconnect, after acceptance. Takes its own reference.
 enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call);
 // Counts a call that its client has cancelled at once, or that took the place of another of its caller. Closes the connection of too many.

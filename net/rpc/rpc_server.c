@@ -21,11 +21,9 @@
 #include <grpc/support/time.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/fiber/fiber.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "net/rpc/rpc_internal.h"
@@ -67,7 +65,7 @@ struct sl_rpc_server {
     atomic_bool is_stopping;
     const struct sl_rpc_credentials *credentials;
     int64_t send_ms, request_ms;
-    struct sl_loop late; // its thread ends calls that wait too long for their clients
+    struct sl_loop late; // its thread ends calls that wait too long for their clients, or whose callers are revoked
 };
 
 // ---- one call ------------------------------------------------------------------------------------------------------
@@ -233,7 +231,7 @@ static void on_request(struct sl_rpc_tag *tag, bool ok) {
     } else if (!call->payload) {
         sl_fail(&err, SL_ERR_INVALID, "%s: the request is missing", call->bound->method->path);
         refuse(call, &err);
-    } else if (sl_now_ns() - call->accepted_ns < SL_NS_PER_S || identify(call)) { // a certificate may be revoked
+    } else {
         admit(call);
     }
     sl_rpc_call_unref(call);
@@ -288,7 +286,7 @@ static bool refuse_much(struct sl_rpc_server *server) {
     return true;
 }
 
-// Ends calls that wait too long for their clients, until the server stops.
+// Ends calls that wait too long for their clients, or whose callers are revoked, until the server stops.
 static void *end_late_calls(void *arg) {
     struct sl_rpc_server *server = arg;
     pthread_mutex_lock(&server->late.mutex);
@@ -298,6 +296,7 @@ static void *end_late_calls(void *arg) {
             refuse_awaited(server, &server->quotas[i], NULL);
         }
         sl_rpc_calls_end_unsent(&server->calls, sl_now_ns() - server->send_ms * SL_NS_PER_MS, NULL);
+        sl_rpc_calls_end_revoked(&server->calls, server->credentials);
         for (int i = 0; i < REFUSED_AT_ONCE && sl_rpc_streams_are_much() && refuse_much(server); i++) {
         }
         pthread_mutex_lock(&server->late.mutex);
@@ -334,6 +333,7 @@ static void on_accept(struct sl_rpc_tag *tag, bool ok) {
         return;
     }
     sl_rpc_live_calls_add(1);
+    sl_rpc_call_note_accepted(call); // before it is identified: later revocations end it
     post(call->server, call->bound);
     call->accepted_ns = sl_now_ns();
     atomic_store(&call->deadline_ns,

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/locked.h"
 #include "base/log.h"
 #include "net/trust/changing_file.h"
 
@@ -19,7 +20,8 @@ struct sl_revocations {
     pthread_mutex_t mutex; // guards the following
     struct sl_changing_file file;
     STACK_OF(X509_CRL) * lists;
-    bool is_told; // the log has said that the file is invalid
+    uint64_t n_read; // times that the lists were read
+    bool is_told;    // the log has said that the file is invalid
 };
 
 // ---- the lists -------------------------------------------------------------------------------------------------------
@@ -103,6 +105,7 @@ static enum sl_status load(struct sl_revocations *revocations, struct sl_error *
     SL_TRY_OR(status, free_lists(lists));
     free_lists(revocations->lists);
     revocations->lists = lists;
+    revocations->n_read++;
     sl_changing_file_accept(&revocations->file, &about);
     return SL_OK;
 }
@@ -152,6 +155,15 @@ void sl_revocations_close(struct sl_revocations **revocations) {
         free(*revocations);
         *revocations = NULL;
     }
+}
+
+uint64_t sl_revocations_edition(struct sl_revocations *revocations) {
+    if (!revocations) {
+        return 0;
+    }
+    SL_LOCKED(&revocations->mutex);
+    look_again(revocations);
+    return revocations->n_read;
 }
 
 // ---- certificates ----------------------------------------------------------------------------------------------------

@@ -247,9 +247,22 @@ int sl_links_fd(const struct sl_links *links) {
     return links->epoll;
 }
 
+// Closes open links whose other side was revoked since they were authenticated.
+static void lose_revoked(struct sl_links *links) {
+    struct sl_error err;
+    for (struct sl_link *link = links->first; link; link = link->next) {
+        if (link->state == LINK_OPEN && sl_tls_check_revoked(links->tls, link->ssl, &err) != SL_OK) {
+            sl_link_lose(link, SL_ERR_PEER_CORRUPT, err.text);
+        }
+    }
+}
+
 void sl_links_tick(struct sl_links *links, int64_t now_ns) {
     if (links->listener >= 0 && links->resting) {
         watch_listener(links, true);
+    }
+    if (links->tls && sl_tls_has_new_lists(links->tls)) {
+        lose_revoked(links);
     }
     for (struct sl_link *link = links->first; link; link = link->next) {
         if (link->state < LINK_ENDING && !link->met && now_ns - link->born_ns > CONNECT_NS) {

@@ -33,6 +33,7 @@ struct sl_tls {
     SSL_CTX *context;
     struct sl_identity self;
     struct sl_revocations *revocations; // NULL: none
+    uint64_t edition;                   // of its lists, by which open connections were checked
     char *paths[N_FILES];
     struct sl_tls_files files; // with these paths
     struct stamp stamps[N_FILES];
@@ -117,6 +118,7 @@ enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **t
         status = sl_crypto_open(&tls->crypto, err);
         SL_THEN(status, load(tls, err));
         SL_THEN(status, sl_revocations_open(files, &tls->revocations, err));
+        tls->edition = status == SL_OK ? sl_revocations_edition(tls->revocations) : 0;
     }
     SL_TRY_OR(status, sl_tls_destroy(&tls));
     *tls_out = tls;
@@ -186,7 +188,13 @@ static enum sl_status refuse_peer(SSL *ssl, struct sl_error *err) {
     return sl_fail(err, SL_ERR_PEER_LOST, "TLS: %s", text);
 }
 
-static enum sl_status check_revoked(const struct sl_tls *tls, SSL *ssl, struct sl_error *err) {
+bool sl_tls_has_new_lists(struct sl_tls *tls) {
+    const uint64_t before = tls->edition;
+    tls->edition = sl_revocations_edition(tls->revocations);
+    return tls->edition != before;
+}
+
+enum sl_status sl_tls_check_revoked(const struct sl_tls *tls, SSL *ssl, struct sl_error *err) {
     STACK_OF(X509) *chain = SSL_get0_verified_chain(ssl);
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < sk_X509_num(chain); i++) {
@@ -208,7 +216,7 @@ enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, const char *name
     SL_THEN(status, sl_identity_check(&peer, tls->self.cluster,
                                       sl_roles_accepted(peers_of(tls->self.role), tls->files.accepts_unstated), err));
     SL_THEN(status, sl_identity_check_name(&peer, name, err));
-    SL_THEN(status, check_revoked(tls, ssl, err));
+    SL_THEN(status, sl_tls_check_revoked(tls, ssl, err));
     if (status != SL_OK) {
         return SL_ERR_PEER_CORRUPT;
     }

@@ -30,6 +30,10 @@ SSL *sl_tls_open(struct sl_tls *tls, int fd, bool connector);
 // the peer failed authentication. name: the peer's, "" for any.
 enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, const char *name, bool *wants_write_out,
                                   struct sl_error *err);
+// Returns true once after the revocation lists were read again: every open connection must be checked.
+bool sl_tls_has_new_lists(struct sl_tls *tls);
+// Rejects a connection whose other side was revoked, or an authority of it. SL_ERR_DENIED.
+enum sl_status sl_tls_check_revoked(const struct sl_tls *tls, SSL *ssl, struct sl_error *err);
 // Returns our name in the certificate. It stays when the files are replaced.
 const char *sl_tls_name(const struct sl_tls *tls);
 // Returns the bytes read; 0: none now. *status_out: SL_OK; SL_ERR_PEER_LOST: the other side has ended;

@@ -302,7 +302,7 @@ static void expect_no_ship(struct sl_fabric *from, struct sl_fabric *to, uint8_t
     close_receive_buffer(&receive_buffer);
 }
 
-// Revoked certificates are refused by both sides: the one that connects, and the one that accepts.
+// Revoked certificates are refused by both sides, the one that connects and the one that accepts, and lose what they have open.
 static void test_who_was_taken_back_gets_nowhere(void **state) {
     (void)state;
     if (strcmp(transport, "tls") != 0) {
@@ -320,8 +320,22 @@ static void test_who_was_taken_back_gets_nowhere(void **state) {
     uint8_t *target = make_region(fabrics[0], MIB);
     struct pair pair = {fabrics[1], fabrics[0], make_region(fabrics[1], MIB), target};
     fill_pattern(pair.source, MIB, 9);
+    struct pair open = {fabrics[2], fabrics[0], make_region(fabrics[2], MIB), target};
+    fill_pattern(open.source, MIB, 9);
+    ship_well(&open);
+    ship_well(&pair);
+    memset(target, 0, MIB);
+    struct sl_fabric_stats stats;
+    sl_fabric_get_stats(fabrics[0], &stats);
+    assert_int_equal(stats.peers_connected, 2);
     run("tools/test-ca.sh %s -worker/kvstore/r", dir);
-    sl_sleep_ms(1100); // as often as the list is looked at
+    const int64_t end_ns = sl_deadline_in_ms(30000);
+    do {
+        sl_sleep_ms(10);
+        sl_fabric_get_stats(fabrics[0], &stats);
+    } while (stats.peers_connected > 1 && sl_now_ns() < end_ns);
+    assert_int_equal(stats.peers_connected, 1);
+    sl_sleep_ms(1100); // as often as the other one looks at the list
     expect_no_ship(fabrics[2], fabrics[0], target);
     expect_no_ship(fabrics[1], fabrics[2], make_region(fabrics[2], MIB));
     ship_well(&pair);

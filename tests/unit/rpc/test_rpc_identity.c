@@ -14,7 +14,7 @@
 #include "tests/certificates.h"
 #include "tests/unit/rpc/echo_service.h"
 
-#define NAMES "coordinator/c worker/decode/w client/acme/alice operator/o"
+#define NAMES "coordinator/c worker/decode/w client/acme/alice client/eve operator/o -"
 
 static char folder[128], elsewhere[160], others[160]; // ours; the same authority, another cluster; another authority
 static struct sl_rpc_credentials *ours;
@@ -79,7 +79,6 @@ static int set_up(void **state) {
                                                 .n_services = 1,
                                                 .max_message_bytes = 1 << 20,
                                                 .request_bytes = 8 << 20,
-                                                .request_ms = 10000,
                                                 .credentials = ours};
     return sl_rpc_server_start(&config, &server, NULL) == SL_OK ? 0 : -1;
 }
@@ -205,6 +204,29 @@ static void test_requests_in_part_over_tls(void **state) {
              "/usr/bin/python3 tests/unit/rpc/partial_requests.py %s %s client-acme-alice operator-o",
              sl_rpc_server_address(server), folder);
     assert_int_equal(system(command), 0);
+}
+
+// A certificate that is revoked loses what it has open, too.
+static void test_open_calls_of_the_revoked_end(void **state) {
+    (void)state;
+    struct test_files at;
+    char list[160], command[400];
+    struct sl_rpc_credentials *own = NULL;
+    struct sl_rpc_server *strict = NULL;
+    struct sl_error err = {0};
+    snprintf(list, sizeof list, "%s/revoked.pem", folder);
+    test_files_of(folder, "coordinator-c", &at);
+    at.files.revoked = list;
+    assert_int_equal(sl_rpc_credentials_create(&at.files, &own, &err), SL_OK);
+    const struct sl_rpc_server_config config = {
+        .listen = "127.0.0.1:0", .services = &implementation, .n_services = 1, .credentials = own};
+    assert_int_equal(sl_rpc_server_start(&config, &strict, &err), SL_OK);
+    snprintf(command, sizeof command,
+             "/usr/bin/python3 tests/unit/rpc/revoked_calls.py %s %s client-eve client/eve operator-o",
+             sl_rpc_server_address(strict), folder);
+    assert_int_equal(system(command), 0);
+    sl_rpc_server_stop(&strict, 0);
+    sl_rpc_credentials_destroy(&own);
 }
 
 static struct sl_rpc_channel *channel_of(struct sl_rpc_server *to, const char *who,
@@ -402,6 +424,7 @@ int main(void) {
         cmocka_unit_test(test_a_server_must_be_who_it_should_be),
         cmocka_unit_test(test_endless_headers_over_tls),
         cmocka_unit_test(test_requests_in_part_over_tls),
+        cmocka_unit_test(test_open_calls_of_the_revoked_end),
         cmocka_unit_test(test_a_caller_has_its_share_of_the_places),
         cmocka_unit_test(test_a_connection_without_a_certificate_has_its_share),
         cmocka_unit_test(test_callers_without_certificates),
