@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -178,6 +180,88 @@ static void test_revocation_is_by_the_authority_alone(void **state) {
     refused("No such file");
 }
 
+static void *read_pem(const char *path, const char *name, void *(*read)(FILE *file)) {
+    char whole[200];
+    snprintf(whole, sizeof whole, "%s/%s", path, name);
+    FILE *file = fopen(whole, "r");
+    assert_non_null(file);
+    void *made = read(file);
+    fclose(file);
+    assert_non_null(made);
+    return made;
+}
+
+static void *read_certificate(FILE *file) {
+    return PEM_read_X509(file, NULL, NULL, NULL);
+}
+
+static void *read_key(FILE *file) {
+    return PEM_read_PrivateKey(file, NULL, NULL, NULL);
+}
+
+// Writes a list that an authority signs: its own, in which it names a certificate of another issuer, or one in the other's name.
+static void write_list(const char *authority, X509 *certificate, bool is_indirect) {
+    X509 *signer = read_pem(authority, "ca.pem", read_certificate);
+    EVP_PKEY *key = read_pem(authority, "ca.key", read_key);
+    const X509_NAME *issuer = X509_get_issuer_name(certificate);
+    X509_CRL *made = X509_CRL_new();
+    X509_REVOKED *entry = X509_REVOKED_new();
+    ASN1_TIME *now = X509_time_adj_ex(NULL, 0, 0, NULL), *later = X509_time_adj_ex(NULL, 1, 0, NULL);
+    assert_true(X509_CRL_set_version(made, X509_CRL_VERSION_2) && X509_CRL_set1_lastUpdate(made, now) &&
+                X509_CRL_set1_nextUpdate(made, later) &&
+                X509_CRL_set_issuer_name(made, is_indirect ? X509_get_subject_name(signer) : issuer) &&
+                X509_REVOKED_set_serialNumber(entry, (ASN1_INTEGER *)X509_get0_serialNumber(certificate)) &&
+                X509_REVOKED_set_revocationDate(entry, now));
+    GENERAL_NAMES *names = sk_GENERAL_NAME_new_null();
+    GENERAL_NAME *name = GENERAL_NAME_new();
+    GENERAL_NAME_set0_value(name, GEN_DIRNAME, X509_NAME_dup(issuer));
+    ISSUING_DIST_POINT point = {.indirectCRL = 0xff};
+    assert_true(sk_GENERAL_NAME_push(names, name));
+    assert_true(!is_indirect || (X509_REVOKED_add1_ext_i2d(entry, NID_certificate_issuer, names, 1, 0) == 1 &&
+                                 X509_CRL_add1_ext_i2d(made, NID_issuing_distribution_point, &point, 1, 0) == 1));
+    assert_true(X509_CRL_add0_revoked(made, entry) && X509_CRL_sort(made) && X509_CRL_sign(made, key, EVP_sha256()));
+    FILE *file = fopen(list, "w");
+    assert_non_null(file);
+    assert_true(PEM_write_X509_CRL(file, made));
+    fclose(file);
+    GENERAL_NAMES_free(names);
+    ASN1_TIME_free(now);
+    ASN1_TIME_free(later);
+    X509_CRL_free(made);
+    EVP_PKEY_free(key);
+    X509_free(signer);
+}
+
+// Of two authorities in --tls-ca, each revokes its own certificates only.
+static void test_revocation_is_by_the_issuer(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    char command[640];
+    struct temp_folder other = temp_folder_create();
+    snprintf(command, sizeof command, "CLUSTER=other tools/test-ca.sh %s worker/c && cat %s/ca.pem >>%s", other.path,
+             other.path, ca);
+    assert_int_equal(system(command), 0);
+    X509 *ours = read_pem(folder.path, "worker-a.pem", read_certificate),
+         *theirs = read_pem(other.path, "worker-c.pem", read_certificate);
+    write_list(other.path, theirs, true); // it may name its own so
+    struct sl_revocations *revocations = open_list();
+    assert_int_equal(sl_revocations_check(revocations, theirs, &err), SL_ERR_DENIED);
+    sl_revocations_close(&revocations);
+    write_list(other.path, ours, true);
+    revocations = open_list();
+    assert_int_equal(sl_revocations_check(revocations, ours, &err), SL_OK);
+    sl_revocations_close(&revocations);
+    write_list(other.path, ours, false);
+    refused("no authority of --tls-ca has signed");
+    write_list(folder.path, ours, false); // the same list, signed by its issuer
+    revocations = open_list();
+    assert_int_equal(sl_revocations_check(revocations, ours, &err), SL_ERR_DENIED);
+    sl_revocations_close(&revocations);
+    X509_free(ours);
+    X509_free(theirs);
+    temp_folder_destroy(&other);
+}
+
 static void test_revocation_past_its_day_is_used(void **state) {
     (void)state;
     struct sl_error err = {0};
@@ -232,6 +316,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_revocation_without_a_list_is_of_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_follows_its_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_is_by_the_authority_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_revocation_is_by_the_issuer, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_past_its_day_is_used, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_looks_at_every_certificate_of_a_chain, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_without_memory_is_refused, setup, teardown),
