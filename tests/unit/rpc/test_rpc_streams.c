@@ -10,11 +10,13 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <grpc/byte_buffer.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/locked.h"
 #include "net/rpc/rpc_internal.h"
 #include "tests/unit/rpc/echo_service.h"
 
@@ -160,6 +162,78 @@ static void test_a_connection_that_is_shut_down_holds_nothing(void **state) {
     close(ends[1]);
 }
 
+// ---- replies that wait for others to be read ---------------------------------------------------------------------------
+
+static struct sl_rpc_calls replies;
+
+static int begin_replies(void **state) {
+    (void)state;
+    sl_rpc_init();
+    sl_rpc_calls_init(&replies, 1000);
+    return 0;
+}
+
+static int end_replies(void **state) {
+    (void)state;
+    while (replies.unsent.oldest) {
+        struct sl_rpc_call *call = replies.unsent.oldest;
+        assert_true(sl_rpc_call_leave_line(call, &replies.unsent));
+        sl_rpc_call_unref(call);
+    }
+    sl_rpc_calls_cleanup(&replies);
+    sl_rpc_shutdown();
+    return 0;
+}
+
+static void *await_room(void *call) {
+    sl_rpc_call_await_room(call);
+    return NULL;
+}
+
+// Returns whether another reply of a caller must wait. It then joins the line.
+static bool must_wait(size_t owner, size_t n_bytes) {
+    pthread_t sender;
+    struct sl_error err;
+    struct sl_rpc_call *call = sl_rpc_call_create(NULL, &replies, NULL);
+    grpc_slice slice = grpc_slice_malloc(n_bytes);
+    bool waits = false, is_there = false;
+    call->reply = grpc_raw_byte_buffer_create(&slice, 1);
+    call->owner = owner;
+    grpc_slice_unref(slice);
+    assert_int_equal(sl_thread_start("sender", await_room, call, &sender, &err), SL_OK);
+    while (!waits && !is_there) {
+        sl_sleep_ms(1);
+        SL_LOCKED(&replies.mutex);
+        waits = replies.waiting_bytes > 0;
+        is_there = call->line != NULL;
+    }
+    pthread_mutex_lock(&replies.mutex);
+    atomic_store(&call->cancelled, true);
+    sl_bell_ring(&replies.left, &replies.mutex, INT_MAX);
+    pthread_join(sender, NULL);
+    return waits;
+}
+
+// A quarter of the line, and a sixteenth of a full one; a caller without a reply there never waits.
+static void test_a_callers_part_of_the_line_of_replies(void **state) {
+    (void)state;
+    enum { MIB = 1 << 20, LINE = SL_RPC_LINE_BYTES };
+    assert_false(must_wait(1, LINE / 16)); // none is there
+    assert_false(must_wait(1, LINE / 8));
+    assert_true(must_wait(1, LINE / 16)); // with the calls' own bytes it is more than a quarter
+    assert_false(must_wait(2, 40 * MIB));
+    assert_false(must_wait(3, LINE / 32));
+    assert_false(must_wait(3, LINE / 64));
+    assert_false(must_wait(4, LINE / 16)); // full from here on
+    assert_true(replies.unsent.bytes > LINE - 4 * MIB);
+    assert_true(must_wait(3, LINE / 32));
+    assert_true(must_wait(4, MIB));
+    assert_false(must_wait(5, LINE / 2));
+    assert_true(must_wait(5, MIB));
+    assert_false(must_wait(6, MIB));
+    assert_false(must_wait(6, MIB));
+}
+
 // ---- a server --------------------------------------------------------------------------------------------------------
 
 static struct sl_rpc_server *server;
@@ -234,12 +308,17 @@ void *__wrap_dlsym(void *handle, const char *name) {
     return found;
 }
 
+static struct serving {
+    int max_calls, request_ms; // 0: the defaults
+} a_call = {.max_calls = 1}, impatient = {.request_ms = 500}, usual;
+
 static int set_up(void **state) {
+    const struct serving *serving = *state;
     sl_rpc_init();
     echo_init(&echo);
     echo.request_bytes = 8 << 20; // 4 MiB are for requests in part: four of the largest
-    echo.request_ms = 10000;
-    return echo_start(&echo, "127.0.0.1:0", *(const int *)*state, &server, NULL) == SL_OK ? 0 : -1;
+    echo.request_ms = serving->request_ms;
+    return echo_start(&echo, "127.0.0.1:0", serving->max_calls, &server, NULL) == SL_OK ? 0 : -1;
 }
 
 static int tear_down(void **state) {
@@ -254,6 +333,14 @@ static void test_requests_in_part_are_bounded(void **state) {
     char command[200];
     snprintf(command, sizeof command, "/usr/bin/python3 tests/unit/rpc/partial_requests.py %s",
              sl_rpc_server_address(server));
+    assert_int_equal(system(command), 0);
+}
+
+static void test_a_request_that_does_not_come_ends(void **state) {
+    (void)state;
+    char command[200];
+    snprintf(command, sizeof command, "/usr/bin/python3 tests/unit/rpc/late_request.py %s %d",
+             sl_rpc_server_address(server), impatient.request_ms);
     assert_int_equal(system(command), 0);
 }
 
@@ -358,15 +445,16 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_connection_that_is_shut_down_holds_nothing, begin_counting,
                                         end_counting),
     };
-    static int a_call = 1, many_calls = 0;
     const struct CMUnitTest serving[] = {
-        cmocka_unit_test_prestate_setup_teardown(test_requests_in_part_are_bounded, set_up, tear_down, &many_calls),
+        cmocka_unit_test_setup_teardown(test_a_callers_part_of_the_line_of_replies, begin_replies, end_replies),
+        cmocka_unit_test_prestate_setup_teardown(test_requests_in_part_are_bounded, set_up, tear_down, &usual),
+        cmocka_unit_test_prestate_setup_teardown(test_a_request_that_does_not_come_ends, set_up, tear_down, &impatient),
         cmocka_unit_test_prestate_setup_teardown(test_payload_of_a_refused_request_is_freed_first, set_up, tear_down,
                                                  &a_call),
         cmocka_unit_test_prestate_setup_teardown(test_a_connection_with_many_calls_stays, set_up, tear_down, &a_call),
-        cmocka_unit_test_prestate_setup_teardown(test_fast_readers_get_every_reply, set_up, tear_down, &many_calls),
+        cmocka_unit_test_prestate_setup_teardown(test_fast_readers_get_every_reply, set_up, tear_down, &usual),
         cmocka_unit_test_prestate_setup_teardown(test_a_reader_does_not_wait_for_another_client, set_up, tear_down,
-                                                 &many_calls),
+                                                 &usual),
     };
     const int failed = cmocka_run_group_tests(counting, NULL, NULL); // before a server allows more
     return failed + cmocka_run_group_tests(serving, NULL, NULL);
