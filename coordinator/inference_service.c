@@ -23,6 +23,13 @@
 #define LIST_DEFAULT   100
 #define LIST_MAX       1000
 
+// Takes the entry that counts what the call holds.
+static enum sl_status take_tenant(struct sl_coordinator *coordinator, const struct sl_rpc_call *call,
+                                  struct sl_tenant **tenant_out, struct sl_error *err) {
+    return sl_tenants_take_caller(coordinator->tenants, sl_rpc_call_identity(call)->tenant, sl_rpc_call_caller(call),
+                                  tenant_out, err);
+}
+
 void sl_coordinator_leave_watcher(struct sl_coordinator *coordinator, struct sl_tenant **tenant) {
     atomic_fetch_sub(&coordinator->n_watchers, 1);
     atomic_fetch_sub(&(*tenant)->n_watchers, 1);
@@ -33,7 +40,7 @@ enum sl_status sl_coordinator_enter_watcher(struct sl_coordinator *coordinator, 
                                             struct sl_tenant **tenant_out, struct sl_error *err) {
     const int64_t most = coordinator->config.max_watchers;
     struct sl_tenant *tenant;
-    SL_TRY(sl_tenants_take(coordinator->tenants, sl_rpc_call_identity(call)->tenant, &tenant, err));
+    SL_TRY(take_tenant(coordinator, call, &tenant, err));
     int n_all = atomic_fetch_add(&coordinator->n_watchers, 1), n_own = atomic_fetch_add(&tenant->n_watchers, 1);
     if (n_all < most && n_own < sl_tenant_share(tenant, most)) {
         *tenant_out = tenant;
@@ -43,7 +50,7 @@ enum sl_status sl_coordinator_enter_watcher(struct sl_coordinator *coordinator, 
     return n_all >= most ? sl_fail(err, SL_ERR_EXHAUSTED,
                                    "%" PRId64 " calls follow jobs, the most allowed; retry in 1000 ms", most)
                          : sl_fail(err, SL_ERR_EXHAUSTED, "%d calls follow jobs of %s, its share; retry in 1000 ms",
-                                   n_own, sl_rpc_call_identity(call)->tenant);
+                                   n_own, sl_rpc_call_caller_name(call));
 }
 
 // Sends events, from `sequence` on, until the log ends or the client disconnects.
@@ -170,7 +177,7 @@ enum sl_status sl_call_memory_hold(struct sl_call_memory *memory, size_t more, s
         return sl_fail(
             err, SL_ERR_EXHAUSTED,
             "unfinished requests of %s take its share of the memory for them (--tenant-share); retry in 1000 ms",
-            memory->tenant->name[0] != '\0' ? memory->tenant->name : "all callers");
+            sl_rpc_call_caller_name(memory->call));
     }
     memory->bytes += bytes;
     const int64_t all = atomic_fetch_add(&memory->coordinator->call_bytes, bytes) + bytes;
@@ -235,7 +242,7 @@ static enum sl_status handle_submit_in_parts(void *service, struct sl_rpc_call *
 static enum sl_status handle_submit(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                     struct sl_error *err) {
     struct sl_call_memory memory = {.coordinator = service, .call = call};
-    SL_TRY(sl_tenants_take(memory.coordinator->tenants, sl_rpc_call_identity(call)->tenant, &memory.tenant, err));
+    SL_TRY(take_tenant(memory.coordinator, call, &memory.tenant, err));
     enum sl_status status = submit_and_reply(&memory, (const Sluice__V1__GenerateRequest *)request, err);
     sl_call_memory_release(&memory);
     sl_tenant_give(&memory.tenant);

@@ -44,26 +44,40 @@ void sl_tenants_destroy(struct sl_tenants **tenants_inout) {
     free(tenants);
 }
 
-static bool has_name(const struct sl_hash_link *link, const void *name) {
-    return strcmp(SL_HASH_ENTRY(link, struct sl_tenant, by_name)->name, name) == 0;
+struct key {
+    const char *name;
+    uint64_t caller;
+};
+
+static bool has_key(const struct sl_hash_link *link, const void *wanted) {
+    const struct sl_tenant *tenant = SL_HASH_ENTRY(link, struct sl_tenant, by_name);
+    const struct key *key = wanted;
+    return tenant->caller == key->caller && strcmp(tenant->name, key->name) == 0;
 }
 
-// Returns where the entry of this name is, or would be. Lock held.
-static struct sl_hash_link **find(struct sl_tenants *tenants, const char *name) {
-    return sl_hash_table_find(&tenants->by_name, sl_hash(name, strlen(name), 0), has_name, name);
+// Returns where the entry of this key is, or would be. Lock held.
+static struct sl_hash_link **find(struct sl_tenants *tenants, struct key key) {
+    return sl_hash_table_find(&tenants->by_name, sl_hash(key.name, strlen(key.name), key.caller), has_key, &key);
 }
 
 enum sl_status sl_tenants_take(struct sl_tenants *tenants, const char *name, struct sl_tenant **tenant_out,
                                struct sl_error *err) {
+    return sl_tenants_take_caller(tenants, name, 0, tenant_out, err);
+}
+
+enum sl_status sl_tenants_take_caller(struct sl_tenants *tenants, const char *name, uint64_t caller,
+                                      struct sl_tenant **tenant_out, struct sl_error *err) {
     assert(strlen(name) < SL_TENANT_BYTES);
+    const struct key key = {name, name[0] == '\0' ? caller : 0};
     pthread_mutex_lock(&tenants->mutex);
-    struct sl_hash_link **at = find(tenants, name);
+    struct sl_hash_link **at = find(tenants, key);
     struct sl_tenant *tenant = SL_HASH_ENTRY(*at, struct sl_tenant, by_name);
     if (tenant == NULL) {
         tenant = calloc(1, sizeof *tenant);
         if (tenant != NULL) {
             tenant->tenants = tenants;
             strcpy(tenant->name, name);
+            tenant->caller = key.caller;
             tenant->hash = sl_hash(name, strlen(name), 1);
             pthread_mutex_init(&tenant->sending, NULL);
             *at = &tenant->by_name;
@@ -83,14 +97,14 @@ void sl_tenant_give(struct sl_tenant **tenant_inout) {
     struct sl_tenants *tenants = tenant->tenants;
     SL_LOCKED(&tenants->mutex);
     if (--tenant->refs == 0) {
-        *find(tenants, tenant->name) = tenant->by_name.next;
+        *find(tenants, (struct key){tenant->name, tenant->caller}) = tenant->by_name.next;
         pthread_mutex_destroy(&tenant->sending);
         free(tenant);
     }
 }
 
 int64_t sl_tenant_share(const struct sl_tenant *tenant, int64_t whole) {
-    if (tenant == NULL || tenant->name[0] == '\0') {
+    if (tenant == NULL || (tenant->name[0] == '\0' && tenant->caller == 0)) {
         return whole;
     }
     int64_t percent = tenant->tenants->share;

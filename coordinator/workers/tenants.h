@@ -5,7 +5,8 @@
  * Design: a tenant may use a share of the queue, of watchers, of memory for calls that may last and of ended jobs. Running jobs are
  *         admitted in turn (coordinator/workers/admit.h). Places are left to others only while another tenant asks, so that no
  *         capacity idles for want of a second tenant. The tenant "" has only the cluster's own bounds, and the same turn as
- *         others. It stands for every client where there are no certificates, and for operators where there are.
+ *         others. It stands for every client where there are no certificates, and for operators where there are. Each such
+ *         caller has an entry of its own for what its calls hold: watchers, and memory of calls that may last.
  * Ownership: an entry lives as long as it is referenced, so there are never more entries than jobs and calls.
  * Threads: any number.
  */
@@ -28,6 +29,7 @@ struct sl_tenant {
     struct sl_tenants *tenants;
     struct sl_hash_link by_name;
     char name[SL_TENANT_BYTES];
+    uint64_t caller;                // of an entry for the calls of one caller without a tenant; else 0
     uint64_t hash;                  // of the name
     int refs;                       // under the table's lock
     atomic_int n_watchers;          // calls that follow jobs
@@ -55,9 +57,12 @@ void sl_tenants_destroy(struct sl_tenants **tenants); // all references released
 // Takes a reference to the tenant of this name. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_tenants_take(struct sl_tenants *tenants, const char *name, struct sl_tenant **tenant_out,
                                struct sl_error *err);
+// Takes a reference to the entry for the calls of a caller: that of its tenant, or, if that is "", its own by sl_rpc_call_caller().
+enum sl_status sl_tenants_take_caller(struct sl_tenants *tenants, const char *name, uint64_t caller,
+                                      struct sl_tenant **tenant_out, struct sl_error *err);
 void sl_tenant_give(struct sl_tenant **tenant); // accepts NULL, nulls
 
-// Returns the tenant's share of a whole, at least 1; all of it for "" and for NULL.
+// Returns the tenant's share of a whole, or that of a caller without one, at least 1; all of it for the tenant "" and for NULL.
 int64_t sl_tenant_share(const struct sl_tenant *tenant, int64_t whole);
 
 // The two tenants that asked last: enough to tell of each tenant whether another one asks.

@@ -150,6 +150,11 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
                                    ProtobufCMessage **message_out, struct sl_error *err);
 // Returns the caller's identity, which has one of the handler's roles. Lives as long as the call.
 const struct sl_identity *sl_rpc_call_identity(const struct sl_rpc_call *call);
+// Returns a number that is the same for all calls of a tenant, of another role's name, or, without certificates, of a host, or a connection
+// of this machine. Never 0.
+uint64_t sl_rpc_call_caller(const struct sl_rpc_call *call);
+// Returns the caller's tenant, or its name, for messages.
+const char *sl_rpc_call_caller_name(const struct sl_rpc_call *call);
 // Counts data that a handler keeps for its client, until the handler returns, as memory of its request.
 // SL_ERR_EXHAUSTED: none is left.
 enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct sl_error *err);

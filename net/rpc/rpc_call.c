@@ -376,6 +376,15 @@ const struct sl_identity *sl_rpc_call_identity(const struct sl_rpc_call *call) {
     return &call->caller;
 }
 
+uint64_t sl_rpc_call_caller(const struct sl_rpc_call *call) {
+    return call->caller_hash;
+}
+
+const char *sl_rpc_call_caller_name(const struct sl_rpc_call *call) {
+    const struct sl_identity *caller = &call->caller;
+    return caller->tenant[0] ? caller->tenant : caller->name[0] ? caller->name : "this client";
+}
+
 bool sl_rpc_call_cancelled(const struct sl_rpc_call *call) {
     return atomic_load(&call->cancelled);
 }

@@ -90,10 +90,7 @@ static bool enter_quota(struct sl_rpc_call *call, struct sl_error *err) {
                 quota->limit);
     } else {
         sl_fail(err, SL_ERR_EXHAUSTED, "%s handles %d calls of %s already, its share; retry in 1000 ms",
-                call->server->address, quota->caller_limit,
-                call->caller.tenant[0] ? call->caller.tenant
-                : call->caller.name[0] ? call->caller.name
-                                       : "this client");
+                call->server->address, quota->caller_limit, sl_rpc_call_caller_name(call));
     }
     return false;
 }

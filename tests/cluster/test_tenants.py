@@ -172,6 +172,33 @@ def test_a_tenant_has_its_share_of_the_memory_of_calls_that_wait():
         stop.set()
 
 
+def test_a_connection_without_a_certificate_has_its_share_of_watchers_and_memory():
+    """Without certificates, a connection of this machine counts as a tenant."""
+    with Cluster(kvstore=0, args=["--arena", "128M"], coordinator_args=["--max-watchers", "32", "--request-memory", "32M"]) as cluster, \
+            cluster.channel_of(None, ("grpc.use_local_subchannel_pool", 1)) as greedy, \
+            cluster.channel_of(None, ("grpc.use_local_subchannel_pool", 1)) as victim:
+        job_id = call(greedy, "sluice.v1.Inference.Submit", endless(300)).job_id
+        calls = [watch(greedy, job_id) for _ in range(16)]
+        for one in calls:
+            next(one)
+        said = refused(FULL, lambda: next(watch(greedy, job_id)))
+        assert "16 calls follow jobs of this client, its share" in said, said
+        for one in calls:
+            one.cancel()
+        eventually(lambda: next(watch(greedy, job_id)), 20, "room for a watcher again")
+        cluster.cancel(job_id)
+        stop = threading.Event()
+        held = [held_open(greedy, 1, stop) for _ in range(12)]  # all of them are more than the share of 12 MiB
+        eventually(lambda: any(not one.is_active() for one in held), 20, "one is refused")
+        said = next(one.details() for one in held if not one.is_active())
+        assert "unfinished requests of this client take its share" in said, said
+        assert any(one.is_active() for one in held)
+        assert list(stub(victim.unary_stream, "sluice.v1.Inference.Generate")(request(600, max_new_tokens=2), timeout=60))[-1].finished.status_code == 0
+        stop.set()
+        for one in held:
+            one.cancel()
+
+
 def test_a_tenant_has_its_share_of_calls():
     """Many calls of one tenant at once leave places to others: here long texts, which wait for a turn to be tokenized."""
     share, asked = 10, inference.GenerateRequest(text="a!" * 60000, max_new_tokens=1)  # 4 % of 1 and 256 more
@@ -197,7 +224,7 @@ class Unread:
 
 
 def test_who_does_not_read_is_not_waited_for():
-    with Cluster(kvstore=0, args=["--arena", "128M"], coordinator_args=["--reader-timeout", "500ms", "--max-watchers", "4"]) as cluster:
+    with Cluster(kvstore=0, args=["--arena", "128M"], coordinator_args=["--reader-timeout", "500ms", "--max-watchers", "8"]) as cluster:
         job_id = cluster.submit(endless(300, sampling=inference.Sampling(logprobs=20)))
         unread = [Unread(cluster, job_id) for _ in range(4)]
         eventually(lambda: "has read nothing for 500 ms" in cluster.coordinator.errors(), 60, "the coordinator gives one up")

@@ -58,6 +58,21 @@ static void test_shares(void **state) {
     assert_int_equal(sl_tenant_share(acme, 2), 1); // each tenant has at least one
     assert_int_equal(sl_tenant_share(nobody, 100), 100);
     assert_int_equal(sl_tenant_share(NULL, 100), 100);
+    struct sl_tenant *callers[5] = {NULL}; // only those without a tenant are told apart
+    const char *const names[] = {"", "", "", "", "acme"};
+    const uint64_t numbers[] = {7, 7, 9, 0, 7};
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(sl_tenants_take_caller(tenants, names[i], numbers[i], &callers[i], NULL), SL_OK);
+        assert_int_equal(sl_tenant_share(callers[i], 100), i == 3 ? 100 : 30);
+    }
+    assert_ptr_equal(callers[0], callers[1]);
+    assert_ptr_not_equal(callers[0], callers[2]);
+    assert_ptr_not_equal(callers[0], nobody);
+    assert_ptr_equal(callers[3], nobody);
+    assert_ptr_equal(callers[4], acme);
+    for (int i = 0; i < 5; i++) {
+        sl_tenant_give(&callers[i]);
+    }
     sl_tenant_give(&acme);
     sl_tenant_give(&nobody);
     sl_tenants_destroy(&tenants);
