@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/fiber/bell.h"
 #include "base/fiber/fiber.h"
 #include "base/log.h"
 #include "base/term.h"
@@ -19,7 +18,6 @@
 #include "engine/job/job_request.h"
 #include "net/trace/trace.h"
 #include "proto/methods.h"
-#include "proto/sluice/v1/worker.pb-c.h"
 
 #define CLAIM_WAIT_MS    40   // between two checks of a job in the line
 #define RESERVE_MS       2000 // a decode worker that cannot grant memory within this is lost
@@ -222,6 +220,9 @@ static void note_prefill(struct sl_run *run, const Sluice__V1__Statistics *known
 
 static enum sl_status hear_prefill(struct sl_run *run, const Sluice__V1__PrefillEvent *event, struct sl_error *err) {
     struct sl_job *job = run->job;
+    if (sl_run_report_has_read(event)) { // other prompts may be read while this one is shipped
+        sl_admission_end_reading(run->context->admission, &run->claim);
+    }
     switch (event->what_case) {
     case SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL:
         sl_run_report_prefill(&run->report, job, event->prefill);
@@ -278,7 +279,6 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
         request.stores = shares->pointers;
         request.n_stores = shares->n;
     }
-
     struct sl_worker_call call = {.job = run->job,
                                   .worker = run->claim.prefill,
                                   .peer = run->claim.decode,

@@ -61,6 +61,17 @@ static int64_t bounded(int64_t n_tokens, const struct sl_job *job) {
     return n_tokens < 0 ? 0 : n_tokens > job->statistics.n_prompt_tokens ? job->statistics.n_prompt_tokens : n_tokens;
 }
 
+bool sl_run_report_has_read(const Sluice__V1__PrefillEvent *event) {
+    switch (event->what_case) {
+    case SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL:
+        return event->prefill->tokens_total > 0 && event->prefill->tokens_done >= event->prefill->tokens_total;
+    case SLUICE__V1__PREFILL_EVENT__WHAT_SHIP:
+        return event->ship->bytes_total > 0;
+    default:
+        return event->what_case == SLUICE__V1__PREFILL_EVENT__WHAT_DONE;
+    }
+}
+
 void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
                            const Sluice__V1__PrefillProgress *progress) {
     int64_t n_reused = bounded(progress->tokens_reused, job), n_read = bounded(progress->tokens_done, job);

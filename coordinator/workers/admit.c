@@ -13,6 +13,7 @@
 
 // Limits how much less of the readers than others a tenant that asks may have had: they wait for it as long
 #define CREDIT_NS (SL_NS_PER_S / 5)
+#define HELD_NS   (10 * SL_NS_PER_S) // a tenant without a prompt at a reader waits no longer for tenants that had less
 
 // ---- arithmetic -------------------------------------------------------------------------------------------------
 
@@ -120,7 +121,7 @@ static int n_running_of(const struct sl_queue_place *place) {
 
 // Returns how long readers have had prompts of the tenant.
 static int64_t read_ns(const struct sl_admission *admission, const struct sl_tenant *tenant) {
-    return tenant->read_ns + tenant->n_reading * admission->now_ns;
+    return tenant->read_ns + tenant->n_reading * (admission->now_ns - tenant->read_changed_ns);
 }
 
 // Notes the least that readers have had prompts of a tenant of which one has a prompt now, if each has one. Called under the lock.
@@ -136,8 +137,9 @@ static void note_least_read(struct sl_admission *admission) {
 // Returns whether the readers have no time for another prompt of the tenant: it has one for each, or each has one, and of a tenant that had
 // less of their time. A worker reads one after the other, so more would gain little, and the other's prompt would wait for them.
 static bool has_read_enough(const struct sl_admission *admission, const struct sl_tenant *tenant) {
+    const bool starves = tenant->n_reading == 0 && admission->now_ns - tenant->read_changed_ns >= HELD_NS;
     return (tenant->n_reading > 0 && tenant->n_reading >= admission->n_readers) ||
-           admission->least_read_ns < read_ns(admission, tenant);
+           (admission->least_read_ns < read_ns(admission, tenant) && !starves);
 }
 
 // Returns whether another tenant asks while the place's tenant has half of the places for jobs, or would have more than half of the
@@ -215,11 +217,12 @@ static void note_most_read(struct sl_admission *admission, const struct sl_tenan
     admission->most_read_ns = had_ns > admission->most_read_ns ? had_ns : admission->most_read_ns;
 }
 
-// Counts a claimed job as read by a worker, until give_back_prefill(). n: 1 or -1.
-static void count_reading(struct sl_admission *admission, const struct sl_claim *claim, int n) {
-    if (claim->prefill == NULL) {
+// Counts a claimed job as read by a worker, until its prompt was read, or give_back_prefill(). n: 1 or -1.
+static void count_reading(struct sl_admission *admission, struct sl_claim *claim, int n) {
+    if (claim->prefill == NULL || claim->has_read) {
         return;
     }
+    claim->has_read = n < 0;
     struct sl_tenant *tenant = claim->place->tenant;
     admission->now_ns = sl_now_ns();
     admission->n_reading += n;
@@ -231,8 +234,9 @@ static void count_reading(struct sl_admission *admission, const struct sl_claim 
         tenant->next_reading = admission->reading;
         admission->reading = tenant;
     }
+    tenant->read_ns = read_ns(admission, tenant);
+    tenant->read_changed_ns = admission->now_ns;
     tenant->n_reading += n;
-    tenant->read_ns -= n * admission->now_ns;
     if (tenant->n_reading == 0) {
         struct sl_tenant **at = &admission->reading;
         while (*at != tenant) {
@@ -249,6 +253,7 @@ static void limit_credit(struct sl_admission *admission, struct sl_tenant *tenan
     }
     const int64_t more_ns = admission->most_read_ns - CREDIT_NS - read_ns(admission, tenant);
     tenant->read_ns += more_ns > 0 ? more_ns : 0;
+    tenant->read_changed_ns = tenant->read_changed_ns != 0 ? tenant->read_changed_ns : admission->now_ns;
 }
 
 // Inserts a place in order of tickets: a retry goes where its job came from. Called under the lock.
@@ -524,6 +529,14 @@ int64_t sl_admission_restore_ms(struct sl_admission *admission, const struct sl_
         read_ms = rate > 0 ? (double)demand->n_prefill_tokens / rate * 1000 : 0;
     }
     return sl_place_restore_ms(read_ms, sl_deadline_left_ms(deadline_ns));
+}
+
+void sl_admission_end_reading(struct sl_admission *admission, struct sl_claim *claim) {
+    SL_LOCKED(&admission->mutex);
+    if (!claim->has_read) {
+        count_reading(admission, claim, -1);
+        choose_and_wake_first(admission);
+    }
 }
 
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim) {

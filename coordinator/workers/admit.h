@@ -12,7 +12,8 @@
  *                           asks, a tenant has at most half of the places and, unless one job needs more, of the KV memory,
  *                           and one prompt for each worker that reads, so that others find room and a short line at once.
  *                           While each of these workers has a prompt, a tenant has none more if one of them is of a tenant
- *                           that had less of their time.
+ *                           that had less of their time; but a tenant without a prompt there waits at most ten seconds for
+ *                           those of others, however many new tenants come.
  *         admitted          the job holds a claim on one worker of each role, or on one of both, until it gives it back
  * Invariants: the sum of the claims on a worker never exceeds its arena; all gauges are 0 when no job lives.
  * Threads: every function from any thread. Lock order: admission, then registry.
@@ -93,6 +94,7 @@ struct sl_queue_place {
 // Workers promised to a job. Owned by the caller between claim and release.
 struct sl_claim {
     struct sl_worker *prefill; // NULL when there is nothing to prefill, or no more
+    bool has_read;             // the prompt was read; it may still be shipped
     struct sl_worker *decode;
     int64_t line_tokens;          // that are to be read: probably no store has them
     bool is_here;                 // both are one worker, which reads the prompt and writes the answer
@@ -181,7 +183,9 @@ void sl_admission_note_prefill(struct sl_admission *admission, int64_t n_tokens,
 // Returns how long the job of this demand waits for its document to come back from a store's disk (place.h).
 int64_t sl_admission_restore_ms(struct sl_admission *admission, const struct sl_demand *demand, int64_t deadline_ns);
 
-// Releases the prefill worker for other jobs, once the prompt has been read.
+// Notes that the prompt was read, and is only shipped from now on: the worker may read another. Idempotent.
+void sl_admission_end_reading(struct sl_admission *admission, struct sl_claim *claim);
+// Releases the prefill worker for other jobs, once the prompt has been read and shipped.
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim);
 // Releases the whole claim. Idempotent.
 void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim);

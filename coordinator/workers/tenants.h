@@ -37,7 +37,8 @@ struct sl_tenant {
     struct sl_totals totals;        // since the entry exists: as long as one of its jobs is kept
     int n_queued, n_running;        // jobs, under admission's lock
     int n_reading;                  // of the running ones, those whose prompts are read
-    int64_t read_ns;                // how long those of ended readings took, less when the others began
+    int64_t read_ns;                // how long readings took, until read_changed_ns
+    int64_t read_changed_ns;        // when one of its readings last began or ended; when it first asked
     struct sl_tenant *next_reading; // of admission's list of tenants whose prompts are read
     int64_t running_bytes;          // of decode workers, claimed by the running ones
     pthread_mutex_t sending;        // guards n_sending

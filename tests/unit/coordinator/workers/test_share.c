@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
+
 #include "base/clock.h"
 #include "base/version.h"
 #include "coordinator/workers/admit.h"
@@ -290,6 +292,75 @@ static void test_a_long_prompt_gives_no_credit(void **state) {
     tear_down(&two);
 }
 
+// A prompt that was read is not in the way of others while it is shipped, and is counted once.
+static void test_a_prompt_that_is_shipped_is_not_read(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 100);
+    assert_true(starts_to_read(&two.greedy));
+    now_ns += 30 * SL_NS_PER_MS;
+    assert_true(starts_to_read(&two.other));
+    assert_false(starts_to_read(&two.greedy));
+    now_ns += SL_NS_PER_MS;
+    for (int i = 0; i < 2; i++) {
+        sl_admission_end_reading(two.admission, &two.greedy.claims[0]);
+        sl_admission_end_reading(two.admission, &two.other.claims[0]);
+        assert_int_equal(two.greedy.tenant->n_reading + two.other.tenant->n_reading, 0);
+    }
+    assert_int_equal(start_waiting(&two.greedy), 1); // the reader would be idle
+    now_ns += 500 * SL_NS_PER_MS;                    // of shipping
+    sl_admission_release_prefill(two.admission, &two.greedy.claims[0]);
+    sl_admission_release_prefill(two.admission, &two.other.claims[0]);
+    assert_int_equal(two.greedy.tenant->n_reading + two.other.tenant->n_reading, 0);
+    assert_int_equal(two.greedy.tenant->read_ns, 31 * SL_NS_PER_MS);
+    assert_int_equal(two.other.tenant->read_ns, 1 * SL_NS_PER_MS);
+    tear_down(&two);
+}
+
+// Each new tenant has a credit. One that had more of the readers than all of them gets a prompt read every ten seconds nevertheless.
+static void test_new_tenants_do_not_starve_one_that_had_more(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 100);
+    assert_true(starts_to_read(&two.greedy));
+    read_for(&two.greedy, 20000);
+    static struct crowd crowds[2];
+    for (int i = 0; i <= 100; i++) { // one after the other, each for less than its credit
+        struct crowd *next = &crowds[i % 2], *before = &crowds[1 - i % 2];
+        char name[32];
+        *next = two.other;
+        snprintf(name, sizeof name, "new-%d", i);
+        assert_int_equal(sl_tenants_take(two.tenants, name, &next->tenant, NULL), SL_OK);
+        assert_true(starts_to_read(next));
+        if (i == 0) {
+            assert_false(starts_to_read(&two.greedy));
+        } else {
+            end(before);
+            sl_tenant_give(&before->tenant);
+        }
+        assert_int_equal(start_waiting(&two.greedy), i == 100);
+        now_ns += 100 * SL_NS_PER_MS;
+    }
+    assert_false(starts_to_read(&two.greedy)); // one
+    end(&crowds[0]);
+    sl_tenant_give(&crowds[0].tenant);
+    tear_down(&two);
+}
+
+// The time that readers have had prompts does not depend on how long the machine has run.
+static void test_reading_is_counted_from_its_begin(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 16, 100);
+    now_ns = INT64_MAX / 10;
+    for (int i = 0; i < 16; i++) {
+        assert_true(starts_to_read(&two.greedy));
+        now_ns += SL_NS_PER_MS;
+        assert_int_equal(two.greedy.tenant->read_ns, i * (i + 1) / 2 * SL_NS_PER_MS);
+    }
+    tear_down(&two);
+}
+
 // A job that needs no reader, such as a conversation's turn, waits for none: neither where the tenant has half of them, nor where there are none.
 static void test_writing_needs_no_reader(void **state) {
     (void)state;
@@ -410,6 +481,9 @@ int main(void) {
         cmocka_unit_test(test_a_tenant_that_had_less_of_the_readers_is_first),
         cmocka_unit_test(test_a_tenant_that_asks_has_a_limited_credit),
         cmocka_unit_test(test_a_long_prompt_gives_no_credit),
+        cmocka_unit_test(test_a_prompt_that_is_shipped_is_not_read),
+        cmocka_unit_test(test_new_tenants_do_not_starve_one_that_had_more),
+        cmocka_unit_test(test_reading_is_counted_from_its_begin),
         cmocka_unit_test(test_writing_needs_no_reader),
         cmocka_unit_test(test_a_tenants_share_is_of_full_workers_too),
         cmocka_unit_test(test_a_tenants_share_is_of_the_jobs_that_may_run),
