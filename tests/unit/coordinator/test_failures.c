@@ -13,7 +13,10 @@
 
 #include "base/clock.h"
 #include "base/fiber/fiber.h"
+#include "base/locked.h"
 #include "base/processors.h"
+#include "coordinator/coordinator_internal.h"
+#include "coordinator/workers/admit_internal.h"
 #include "fake_worker.h"
 #include "proto/methods.h"
 #include "tests/unit/running_clock.h"
@@ -30,6 +33,12 @@ static void start_worker(struct fake_worker *worker, const char *name, Sluice__V
     struct sl_error err = {0};
     fake_worker_init(worker, name, role);
     assert_int_equal(fake_worker_start(worker, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+}
+
+static int count_readings(void) {
+    struct sl_admission *admission = cluster.coordinator->admission;
+    SL_LOCKED(&admission->mutex);
+    return admission->n_reading;
 }
 
 static int start_with(const struct sl_coordinator_config *config) {
@@ -182,6 +191,7 @@ static void test_killed_prefill_is_retried(void **state) {
     atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_SHIPS_FOR_EVER);
     fake_submit(&cluster, &request, id);
     fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__SHIPPING);
+    assert_int_equal(count_readings(), 0); // meanwhile the worker may read
     fake_worker_stop(&prefill[0]);
     fake_watch(&cluster, id, 0, &events);
     assert_int_equal(fake_events_check(&events, 10)->status_code, 0);
