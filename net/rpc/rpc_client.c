@@ -16,7 +16,6 @@
  *         freed at zero.
  */
 #include <grpc/byte_buffer.h>
-#include <grpc/impl/codegen/propagation_bits.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -27,96 +26,13 @@
 #include "net/rpc/rpc_internal.h"
 
 enum {
-    MAX_REPLY_BYTES = 64 << 20,
-    KEEPALIVE_TIME_MS = 4000, // a dead server is detected within the sum of the two
-    KEEPALIVE_TIMEOUT_MS = 2000,
-    MIN_CONNECT_MS = 1000, // time for a connection attempt; gRPC has one setting for this and for the shortest backoff
-    BACKOFF_FIRST_MS = 100,
-    BACKOFF_MAX_MS = 1000,
-    RESOLVE_AGAIN_MS = 1000,
     TIMERS_MS = 200, // time that gRPC has to end a call after its deadline, before we end it
-    TRY_AGAIN_MS = 2 * BACKOFF_MAX_MS,
+    TRY_AGAIN_MS = 2 * SL_RPC_BACKOFF_MAX_MS,
     AHEAD = 8, // messages of a stream that wait for its reader, and their bytes, until no more are read
     AHEAD_BYTES = 64 << 10,
 };
 
-// ---- channels ------------------------------------------------------------------------------------------------------
-
-struct sl_rpc_channel {
-    grpc_channel *channel;
-    bool in_clear;
-    atomic_bool has_answered;    // the server has replied: it takes our connections
-    atomic_llong tried_again_ns; // time when gRPC was last told to reset its backoff
-};
-
-// Creates a channel. shares: shares connections with the process's other channels to the same address.
-static enum sl_status create_channel(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
-                                     int max_reply_bytes, bool shares, struct sl_rpc_channel **channel_out,
-                                     struct sl_error *err) {
-    struct sl_rpc_address parsed;
-    char name[SL_IDENTITY_BYTES];
-    const char *host = sl_identity_split_address(address, name);
-    SL_FAIL_IF(!host, err, SL_ERR_INVALID, "address '%.256s': the server's name is too long", address);
-    SL_TRY(sl_rpc_address_parse(host, &parsed, err));
-    SL_FAIL_IF(parsed.port == 0, err, SL_ERR_INVALID, "address '%s': port 0 cannot be called", address);
-    struct sl_rpc_channel *channel = calloc(1, sizeof *channel);
-    grpc_channel_credentials *theirs = channel ? sl_rpc_channel_credentials(credentials, roles, name) : NULL;
-    SL_FAIL_OR(!theirs, free(channel), err, SL_ERR_EXHAUSTED, "no memory for a channel to %s", address);
-    sl_rpc_streams_allow_replies(max_reply_bytes);
-    grpc_arg args[] = {
-        sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_reply_bytes),
-        sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
-        sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
-        sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
-        sl_rpc_setting(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-        sl_rpc_setting(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
-        sl_rpc_setting(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, MIN_CONNECT_MS),
-        sl_rpc_setting(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, BACKOFF_FIRST_MS),
-        sl_rpc_setting(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, BACKOFF_MAX_MS),
-        sl_rpc_setting(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, RESOLVE_AGAIN_MS),
-        sl_rpc_setting(GRPC_ARG_HTTP2_BDP_PROBE, sl_rpc_reads_far_ahead()), // measures the network for the windows
-        sl_rpc_setting(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-        sl_rpc_setting(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, !shares),
-        // Filters and counters that every message passes, and that nothing here uses.
-        sl_rpc_setting(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
-        sl_rpc_setting(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
-        sl_rpc_setting(GRPC_ARG_ENABLE_CHANNELZ, 0),
-        // We retry ourselves; and gRPC's own retries abort the process if a server's trailers have no status.
-        sl_rpc_setting(GRPC_ARG_ENABLE_RETRIES, 0),
-    };
-    const grpc_channel_args all = {.num_args = sizeof args / sizeof *args, .args = args};
-    char target[300];
-    sl_rpc_address_target(&parsed, target, sizeof target);
-    channel->channel = grpc_channel_create(target, theirs, &all);
-    channel->in_clear = credentials == NULL;
-    grpc_channel_credentials_release(theirs);
-    *channel_out = channel;
-    return SL_OK;
-}
-
-enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
-                                     struct sl_rpc_channel **channel_out, struct sl_error *err) {
-    return create_channel(address, credentials, roles, MAX_REPLY_BYTES, true, channel_out, err);
-}
-
-enum sl_status sl_rpc_channel_create_bounded(const char *address, const struct sl_rpc_credentials *credentials,
-                                             unsigned roles, int max_reply_bytes, struct sl_rpc_channel **channel_out,
-                                             struct sl_error *err) {
-    return create_channel(address, credentials, roles, max_reply_bytes, true, channel_out, err);
-}
-
-enum sl_status sl_rpc_channel_create_alone(const char *address, const struct sl_rpc_credentials *credentials,
-                                           unsigned roles, struct sl_rpc_channel **channel_out, struct sl_error *err) {
-    return create_channel(address, credentials, roles, MAX_REPLY_BYTES, false, channel_out, err);
-}
-
-void sl_rpc_channel_destroy(struct sl_rpc_channel **channel) {
-    if (*channel) {
-        grpc_channel_destroy((*channel)->channel);
-        free(*channel);
-        *channel = NULL;
-    }
-}
+// ---- the end of a call ---------------------------------------------------------------------------------------------
 
 // Rejects calls that our own code makes with the wrong kind of method or request.
 static enum sl_status check_request(const struct sl_rpc_method *method, const ProtobufCMessage *request,
@@ -126,16 +42,6 @@ static enum sl_status check_request(const struct sl_rpc_method *method, const Pr
     SL_FAIL_IF(request->descriptor != method->request, err, SL_ERR_INTERNAL, "%s: the request is a %s, not a %s",
                method->path, request->descriptor->name, method->request->name);
     return SL_OK;
-}
-
-static grpc_call *create_call(struct sl_rpc_channel *channel, const char *path, int64_t deadline_ns,
-                              struct sl_rpc_call *parent) {
-    grpc_slice method = grpc_slice_from_copied_string(path);
-    grpc_call *call =
-        grpc_channel_create_call(channel->channel, parent ? parent->call : NULL, GRPC_PROPAGATE_DEFAULTS,
-                                 sl_rpc_queue(), method, NULL, sl_rpc_deadline_to_timespec(deadline_ns), NULL);
-    grpc_slice_unref(method);
-    return call;
 }
 
 // The end of a call, as gRPC reports it.
@@ -209,7 +115,7 @@ static enum sl_status describe_outcome(const struct outcome *outcome, struct sl_
     const bool is_cut = (status == SL_ERR_PEER_LOST || status == SL_ERR_INTERNAL) &&
                         sl_rpc_headers_count_cut() != outcome->n_cut_before;
     SL_FAIL_IF(is_cut, err, SL_ERR_EXHAUSTED, "the connection was closed: a reply has more than %d MiB",
-               MAX_REPLY_BYTES >> 20);
+               SL_RPC_MAX_REPLY_BYTES >> 20);
     if (status == SL_OK) {
         atomic_store(&outcome->channel->has_answered, true);
         return SL_OK;
@@ -222,7 +128,7 @@ static enum sl_status describe_outcome(const struct outcome *outcome, struct sl_
     SL_FAIL_IF(length == 0, err, status, "%s", sl_rpc_code_name((int)outcome->code));
     // A server that has answered before does not close a connection for want of a certificate.
     const char *hint = has_answered && (is_closed || is_reset) ? ": its process has ended, or was killed"
-                       : is_closed && outcome->channel->in_clear
+                       : is_closed && outcome->channel->credentials == NULL
                            ? "; if it wants certificates: --tls-ca, --tls-cert, --tls-key"
                            : "";
     const size_t limit = sizeof err->text - 1 - strlen(hint);
@@ -289,7 +195,7 @@ static void check_timers(struct outcome *outcome, int64_t deadline_ns) {
     if ((outcome->code == GRPC_STATUS_DEADLINE_EXCEEDED || outcome->code == GRPC_STATUS_UNAVAILABLE) &&
         now_ns - before_ns >= TRY_AGAIN_MS * SL_NS_PER_MS &&
         atomic_compare_exchange_strong(&outcome->channel->tried_again_ns, &before_ns, now_ns)) {
-        grpc_channel_reset_connect_backoff(outcome->channel->channel);
+        sl_rpc_channel_reset_backoff(outcome->channel);
     }
 }
 
@@ -319,7 +225,7 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
         deadline_ns = parents_ns;
     }
     sl_rpc_live_calls_add(1);
-    grpc_call *call = create_call(channel, method->path, deadline_ns, parent);
+    grpc_call *call = sl_rpc_channel_call(channel, method->path, deadline_ns, parent);
     grpc_byte_buffer *bytes = sl_rpc_message_pack(request), *reply = NULL;
     struct outcome outcome;
     outcome_init(&outcome, channel, method);
@@ -362,7 +268,7 @@ enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc
     SL_FAIL_IF(method->kind != SL_RPC_BIDI || deadline_ns == SL_NO_DEADLINE, err, SL_ERR_INTERNAL,
                "%s: is not called in parts, or without a deadline", method->path);
     sl_rpc_live_calls_add(1);
-    grpc_call *call = create_call(channel, method->path, deadline_ns, NULL);
+    grpc_call *call = sl_rpc_channel_call(channel, method->path, deadline_ns, NULL);
     grpc_byte_buffer *reply = NULL;
     struct outcome outcome;
     outcome_init(&outcome, channel, method);
@@ -510,7 +416,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     pthread_mutex_init(&stream->mutex, NULL);
     outcome_init(&stream->outcome, channel, method);
     sl_rpc_live_calls_add(1);
-    stream->call = create_call(channel, method->path, deadline_ns, parent);
+    stream->call = sl_rpc_channel_call(channel, method->path, deadline_ns, parent);
 
     grpc_byte_buffer *bytes = sl_rpc_message_pack(request);
     grpc_op ops[N_START_OPS + 1];

@@ -107,6 +107,28 @@ enum sl_status sl_rpc_check_revoked(const struct sl_rpc_credentials *credentials
 enum sl_status sl_rpc_identify(const struct sl_rpc_credentials *credentials, grpc_call *call, unsigned roles,
                                struct sl_identity *caller_out, struct sl_error *err);
 
+// ---- rpc_channel.c: connections to servers --------------------------------------------------------------------------
+
+enum { SL_RPC_MAX_REPLY_BYTES = 64 << 20, SL_RPC_BACKOFF_MAX_MS = 1000 };
+
+struct sl_rpc_channel {
+    pthread_mutex_t mutex; // guards the next two
+    grpc_channel *channel;
+    uint64_t edition; // of the revocation lists when it was made
+    const struct sl_rpc_credentials *credentials;
+    unsigned roles; // of servers
+    int max_reply_bytes;
+    bool shares;
+    char target[300], name[SL_IDENTITY_BYTES];
+    atomic_bool has_answered;    // the server has replied: it takes our connections
+    atomic_llong tried_again_ns; // time when gRPC was last told to reset its backoff
+};
+
+// Begins a call. parent: NULL, or the call of a server that it ends with.
+grpc_call *sl_rpc_channel_call(struct sl_rpc_channel *channel, const char *path, int64_t deadline_ns,
+                               struct sl_rpc_call *parent);
+void sl_rpc_channel_reset_backoff(struct sl_rpc_channel *channel);
+
 // ---- rpc_pool.c: threads that start and exit on demand ----------------------------------------------------------------
 
 struct sl_rpc_pool;

@@ -14,7 +14,7 @@
 #include "tests/certificates.h"
 #include "tests/unit/rpc/echo_service.h"
 
-#define NAMES "coordinator/c worker/decode/w client/acme/alice client/eve operator/o -"
+#define NAMES "coordinator/c coordinator/d worker/decode/w client/acme/alice client/eve operator/o -"
 
 static char folder[128], elsewhere[160], others[160]; // ours; the same authority, another cluster; another authority
 static struct sl_rpc_credentials *ours;
@@ -206,18 +206,63 @@ static void test_requests_in_part_over_tls(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+// The credentials of one that reads the folder's revocation list.
+static struct sl_rpc_credentials *strict_credentials(const char *who) {
+    struct test_files at;
+    struct sl_rpc_credentials *credentials = NULL;
+    char list[160];
+    snprintf(list, sizeof list, "%s/revoked.pem", folder);
+    test_files_of(folder, who, &at);
+    at.files.revoked = list;
+    assert_int_equal(sl_rpc_credentials_create(&at.files, &credentials, NULL), SL_OK);
+    return credentials;
+}
+
+// A server that is revoked is called no more, also over a connection that is open; others are.
+static void test_a_revoked_server_is_not_called_again(void **state) {
+    (void)state;
+    struct sl_rpc_credentials *client = strict_credentials("client-acme-alice"),
+                              *theirs = credentials_of(folder, "coordinator-d");
+    const struct sl_rpc_server_config config = {
+        .listen = "127.0.0.1:0", .services = &implementation, .n_services = 1, .credentials = theirs};
+    struct sl_rpc_server *revoked = NULL;
+    struct sl_rpc_channel *channels[2];
+    struct sl_error err = {0};
+    char command[300];
+    const Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
+    assert_int_equal(sl_rpc_server_start(&config, &revoked, &err), SL_OK);
+    for (int i = 0; i < 2; i++) {
+        const char *address = sl_rpc_server_address(i == 0 ? revoked : server);
+        assert_int_equal(sl_rpc_channel_create(address, client, SL_ROLE_COORDINATOR, &channels[i], &err), SL_OK);
+        assert_int_equal(
+            sl_rpc_unary(channels[i], &echo_get, &request.base, sl_deadline_in_ms(10000), NULL, NULL, &err), SL_OK);
+    }
+    snprintf(command, sizeof command, "tools/test-ca.sh %s -coordinator/d", folder);
+    assert_int_equal(system(command), 0);
+    const int64_t end_ns = sl_deadline_in_ms(30000);
+    while (sl_rpc_unary(channels[0], &echo_get, &request.base, sl_deadline_in_ms(10000), NULL, NULL, &err) == SL_OK &&
+           sl_now_ns() < end_ns) {
+        sl_sleep_ms(20);
+    }
+    assert_int_equal(err.status, SL_ERR_PEER_LOST);
+    assert_non_null(strstr(err.text, "was revoked"));
+    assert_int_equal(sl_rpc_unary(channels[1], &echo_get, &request.base, sl_deadline_in_ms(10000), NULL, NULL, &err),
+                     SL_OK);
+    for (int i = 0; i < 2; i++) {
+        sl_rpc_channel_destroy(&channels[i]);
+    }
+    sl_rpc_server_stop(&revoked, 0);
+    sl_rpc_credentials_destroy(&theirs);
+    sl_rpc_credentials_destroy(&client);
+}
+
 // A certificate that is revoked loses what it has open, too.
 static void test_open_calls_of_the_revoked_end(void **state) {
     (void)state;
-    struct test_files at;
-    char list[160], command[400];
-    struct sl_rpc_credentials *own = NULL;
+    char command[400];
+    struct sl_rpc_credentials *own = strict_credentials("coordinator-c");
     struct sl_rpc_server *strict = NULL;
     struct sl_error err = {0};
-    snprintf(list, sizeof list, "%s/revoked.pem", folder);
-    test_files_of(folder, "coordinator-c", &at);
-    at.files.revoked = list;
-    assert_int_equal(sl_rpc_credentials_create(&at.files, &own, &err), SL_OK);
     const struct sl_rpc_server_config config = {
         .listen = "127.0.0.1:0", .services = &implementation, .n_services = 1, .credentials = own};
     assert_int_equal(sl_rpc_server_start(&config, &strict, &err), SL_OK);
@@ -424,6 +469,7 @@ int main(void) {
         cmocka_unit_test(test_a_server_must_be_who_it_should_be),
         cmocka_unit_test(test_endless_headers_over_tls),
         cmocka_unit_test(test_requests_in_part_over_tls),
+        cmocka_unit_test(test_a_revoked_server_is_not_called_again),
         cmocka_unit_test(test_open_calls_of_the_revoked_end),
         cmocka_unit_test(test_a_caller_has_its_share_of_the_places),
         cmocka_unit_test(test_a_connection_without_a_certificate_has_its_share),
