@@ -21,9 +21,9 @@
 #include "base/clock.h"
 #include "base/fiber/bell.h"
 #include "coordinator/coordinator_internal.h"
+#include "coordinator/documents/imported_layers.h"
 #include "coordinator/lead.h"
 #include "engine/job/job_recipe.h"
-#include "engine/offload/remote_kv/segment_head.h"
 #include "net/document/exported.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/documents.pb-c.h"
@@ -57,10 +57,8 @@ struct importing {
     Sluice__V1__StoreReserveRequest what;
     Sluice__V1__StoreKey key;
     enum { FIRST, BODY, LAST, DONE } next;
-    struct sl_kv_family family;        // of every segment; only if layers are offloaded
-    struct sl_kv_segment_head segment; // that is passed on; before: zeros
-    int64_t layers_bytes;              // of the segments, as a store has them
-    enum sl_status status;             // of the client's part: SL_OK, or why the file is refused, with *err
+    struct sl_imported_layers layers; // only if the recipe offloads; layers.segment is passed on, with its key here
+    enum sl_status status;            // of the client's part: SL_OK, or why the file is refused, with *err
     struct sl_error *err;
 };
 
@@ -187,7 +185,7 @@ static enum sl_status plan_layers(struct importing *importing, struct sl_error *
     struct sl_recipe recipe;
     SL_TRY(sl_job_recipe(document->recipe, model, &recipe, err));
     return sl_demand_family(&recipe, &geometry, document->capsule_tokens, document->capsule.model_fingerprint,
-                            &importing->family, err);
+                            &importing->layers.family, err);
 }
 
 // Makes the document, and compares it with the one of the file.
@@ -362,51 +360,43 @@ static enum sl_status upload(struct importing *importing, struct sl_worker *stor
 // ---- offloaded layers -----------------------------------------------------------------------------------------------
 
 // Reads the head of the next segment, which follows the others, and gives it its key in this cluster.
-static enum sl_status next_segment(struct importing *importing, uint32_t i, struct sl_error *err) {
-    const struct sl_document *document = importing->document;
-    const int64_t begin = importing->segment.begin + importing->segment.n_slots;
-    struct sl_kv_segment_head *head = &importing->segment;
-    struct sl_kv_segment_config config;
+static enum sl_status next_segment(struct importing *importing, struct sl_error *err) {
+    struct sl_kv_segment_head *head = &importing->layers.segment;
     struct sl_hash128 salt;
-    uint8_t bytes[sizeof *head];
     struct sl_exported_slice slice = {0};
-    for (size_t n = 0; !slice.ends; n += slice.n) {
+    while (!slice.ends) {
         enum sl_status status = next_slice(importing, &slice, err);
         SL_FAIL_IF(status == SL_ERR_NOT_FOUND, err, SL_ERR_INVALID, "file: its offloaded layers end early");
+        SL_THEN(status, sl_imported_layers_take(&importing->layers, slice.bytes, slice.n, slice.ends, err));
         SL_TRY(status);
-        memcpy(bytes + n, slice.bytes, slice.n);
     }
-    SL_TRY(sl_kv_segment_head_read(bytes, sizeof bytes, head, &config, err));
-    SL_TRY(sl_kv_segment_head_follows(head, &importing->family, i, begin, document->capsule_tokens, err));
-    importing->layers_bytes += (int64_t)sl_kv_segment_bytes(&config);
-    SL_FAIL_IF(importing->layers_bytes > document->offloaded_bytes, err, SL_ERR_PRECONDITION,
-               "file: its offloaded layers are cut into more segments than those of this model and recipe");
-    SL_TRY(sl_tenant_salt(&importing->coordinator->salt_secret, document->tenant, &salt, err));
+    SL_TRY(sl_tenant_salt(&importing->coordinator->salt_secret, importing->document->tenant, &salt, err));
     head->prefix_hash = sl_prefix_hash(&salt, importing->tokens, head->begin + head->n_slots);
     return SL_OK;
 }
 
 // Passes the segments on; the store has the capsule.
 static enum sl_status store_layers(struct importing *importing, struct sl_worker *store, struct sl_error *err) {
-    static_assert(sizeof importing->segment == SL_EXPORTED_SEGMENT_BYTES &&
+    static_assert(sizeof importing->layers.head == SL_EXPORTED_SEGMENT_BYTES &&
                       offsetof(struct sl_kv_segment_head, body_bytes) ==
                           SL_EXPORTED_SEGMENT_BYTES - SL_EXPORTED_SEGMENT_SIZE,
                   "as the reader of files expects it");
     const struct sl_document *document = importing->document;
     const struct sl_capsule_id segments =
         sl_document_segments_id(&document->capsule, document->n_offloaded_heads, (int32_t)document->scan);
+    struct sl_kv_segment_head *head = &importing->layers.segment;
     uint8_t *capsule_header = importing->header;
     enum sl_status status = SL_OK;
-    for (uint32_t i = 0; i < SL_MAX_DOCUMENT_SEGMENTS && status == SL_OK &&
-                         importing->segment.begin + importing->segment.n_slots < document->capsule_tokens;
-         i++) {
-        status = next_segment(importing, i, err);
-        const struct sl_capsule_id id = sl_document_segment_id(&segments, i);
+    importing->layers.n_tokens = document->capsule_tokens;
+    importing->layers.max_bytes = document->offloaded_bytes;
+    while (status == SL_OK && !sl_imported_layers_are_complete(&importing->layers)) {
+        status = next_segment(importing, err);
+        const struct sl_capsule_id id = sl_document_segment_id(&segments, head->index);
         importing->key.recipe_fingerprint = id.recipe_fingerprint;
-        importing->what.capsule_bytes = (int64_t)importing->segment.body_bytes;
+        importing->what.capsule_bytes = (int64_t)head->body_bytes;
         importing->what.prefixes = (ProtobufCBinaryData){0, NULL};
-        importing->header = (uint8_t *)&importing->segment;
-        importing->header_bytes = sizeof importing->segment;
+        importing->header = (uint8_t *)head;
+        importing->header_bytes = sizeof *head;
         SL_THEN(status, upload(importing, store, err));
         importing->header = capsule_header;
     }

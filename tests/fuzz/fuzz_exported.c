@@ -2,10 +2,11 @@
 /*
  * Purpose: libFuzzer target for documents in files: whatever the bytes are, in whatever pieces they come, reading them gives
  *          an error with a text, or the parts that the head announces, all of them; and the same for other pieces. The heads
- *          of segments are read and checked as an import does (coordinator/documents_import.c): those that it accepts have
- *          the pages that they announce, and cover tokens without a gap.
+ *          of segments go to the code that an import uses (coordinator/documents/imported_layers.h): those that it accepts have
+ *          the pages that they announce, cover tokens without a gap, and take no more than they may.
  *
- * Design: the first byte is the size of the pieces, the second says what digests are:
+ * Design: the first byte is the size of the pieces, and says whether offloaded layers may take half of what they have, or
+ *         more than all; the second says what digests are:
  *      r   SHA-256: a file that is read is written again, and has the same bytes
  *      z   zeros, so that the fuzzer gets beyond the head
  */
@@ -13,7 +14,7 @@
 #include <string.h>
 
 #include "base/little_endian.h"
-#include "engine/offload/remote_kv/segment_head.h"
+#include "coordinator/documents/imported_layers.h"
 #include "net/document/exported.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -26,6 +27,7 @@ static void require(bool holds) {
 }
 
 static bool are_zeros; // the digests
+static bool are_few;   // the bytes that offloaded layers may take
 
 enum sl_status fuzz_sha256_get(struct sl_sha256 *sha, uint8_t hash_out[SL_SHA256_BYTES], struct sl_error *err) {
     memset(hash_out, 0, SL_SHA256_BYTES);
@@ -37,52 +39,53 @@ struct result {
     struct sl_exported_head head;
     int64_t bytes[SL_EXPORTED_END]; // that were given out, of each part, and of all segments together
     bool ended[SL_EXPORTED_END];
-    int64_t segment_bytes; // of the current segment's part
-    uint8_t segment[SL_EXPORTED_SEGMENT_BYTES];
-    uint32_t n_segments;  // whose heads were accepted
-    uint64_t pages_bytes; // of the last of them
-    int64_t end;          // of their tokens
-    bool is_refused;      // one was not
+    int64_t segment_bytes;            // of the current segment's part
+    struct sl_imported_layers layers; // whose heads were accepted
+    bool is_refused;                  // one was not
 };
 
-// Reads and checks the head of the next segment, which may not be believed in anything.
-static void take_segment(struct result *result) {
-    struct sl_kv_segment_head head;
-    struct sl_kv_segment_config config;
+// Takes a slice of a segment's head as an import does. The first head says of what family the layers are.
+static void take_head(struct result *result, const struct sl_exported_slice *slice) {
+    struct sl_imported_layers *layers = &result->layers;
     struct sl_error err = {0};
-    enum sl_status status = sl_kv_segment_head_read(result->segment, sizeof result->segment, &head, &config, &err);
+    require(slice->n <= sizeof layers->head - layers->n_head);
+    if (slice->ends && layers->n_segments == 0) {
+        uint8_t bytes[sizeof layers->head];
+        struct sl_kv_segment_head head;
+        struct sl_kv_segment_config config;
+        memcpy(bytes, layers->head, layers->n_head);
+        memcpy(bytes + layers->n_head, slice->bytes, slice->n);
+        if (sl_kv_segment_head_read(bytes, sizeof bytes, &head, &config, NULL) == SL_OK) {
+            layers->family = head.family;
+        }
+        layers->n_tokens = result->head.n_tokens;
+        layers->max_bytes = result->head.layers_bytes * (are_few ? 1 : 4) / 2; // indexes of keys come to the pages
+    }
+    const uint32_t n_before = layers->n_segments;
+    const int64_t end = layers->segment.begin + layers->segment.n_slots, bytes = layers->bytes;
+    enum sl_status status = sl_imported_layers_take(layers, slice->bytes, slice->n, slice->ends, &err);
     require(status == SL_OK || err.text[0] != '\0');
-    if (status == SL_OK) {
-        const struct sl_kv_family family = head.family;
-        status =
-            sl_kv_segment_head_follows(&head, &family, result->n_segments, result->end, result->head.n_tokens, &err);
-        require(status == SL_OK || status == SL_ERR_PRECONDITION);
+    require(layers->n_segments == n_before + (status == SL_OK && slice->ends) && layers->bytes <= layers->max_bytes);
+    if (layers->n_segments > n_before) {
+        const struct sl_kv_segment_head *head = &layers->segment;
+        require(head->index == n_before && head->begin == end && head->n_slots > 0 &&
+                head->begin + head->n_slots <= layers->n_tokens && layers->bytes > bytes &&
+                memcmp(&head->family, &layers->family, sizeof head->family) == 0);
     }
-    if (status == SL_OK) {
-        require(head.begin == result->end && head.begin + head.n_slots <= result->head.n_tokens &&
-                sl_kv_segment_bytes(&config) > 0);
-        result->end = head.begin + head.n_slots;
-        result->pages_bytes = head.body_bytes;
-        result->n_segments++;
-    }
-    result->is_refused = result->is_refused || status != SL_OK;
+    result->is_refused = status != SL_OK;
 }
 
 // Follows a slice of a segment's head or pages.
 static void take_segment_slice(struct result *result, const struct sl_exported_slice *slice) {
     bool is_head = slice->part == SL_EXPORTED_SEGMENT_HEAD;
-    if (is_head && slice->n > 0) {
-        require(slice->n <= sizeof result->segment - (size_t)result->segment_bytes);
-        memcpy(result->segment + result->segment_bytes, slice->bytes, slice->n);
-    }
     result->segment_bytes += (int64_t)slice->n;
+    if (is_head && !result->is_refused) {
+        take_head(result, slice);
+    }
     if (slice->ends) {
         require(is_head ? result->segment_bytes == SL_EXPORTED_SEGMENT_BYTES
-                        : result->is_refused || (uint64_t)result->segment_bytes == result->pages_bytes);
+                        : result->is_refused || (uint64_t)result->segment_bytes == result->layers.segment.body_bytes);
         result->segment_bytes = 0;
-    }
-    if (slice->ends && is_head && !result->is_refused) {
-        take_segment(result);
     }
 }
 
@@ -176,12 +179,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     size_t piece = (size_t)data[0] + 1;
     are_zeros = data[1] == 'z';
+    are_few = data[0] % 2 == 0;
     data += 2;
     size -= 2;
     struct result whole = read_in(data, size, size + 1), cut = read_in(data, size, piece);
     require(whole.status == cut.status && memcmp(whole.bytes, cut.bytes, sizeof whole.bytes) == 0 &&
-            memcmp(whole.ended, cut.ended, sizeof whole.ended) == 0 && whole.n_segments == cut.n_segments &&
-            whole.end == cut.end && whole.is_refused == cut.is_refused);
+            memcmp(whole.ended, cut.ended, sizeof whole.ended) == 0 &&
+            whole.layers.n_segments == cut.layers.n_segments && whole.layers.bytes == cut.layers.bytes &&
+            whole.is_refused == cut.is_refused);
     if (whole.status == SL_OK) {
         const struct sl_exported_head *head = &whole.head;
         require((uint64_t)sl_exported_file_bytes(head) == size);
