@@ -18,7 +18,7 @@
 #define MAX_PAUSE_MS 600000
 #define KEEP_MS      100
 #define READ_BACK_MS 60000 // first pause of a document that was not read back
-#define PARTIAL_MS   60000 // for the next segment of a document's layers
+#define PARTIAL_MS   60000 // for the next bytes of a document's layers
 #define UNKNOWN_MS   3000  // after a start, until the coordinator has named the documents
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "kvstore/internal.h"
 
 #define PIECE_BYTES ((size_t)1 << 20)
@@ -121,7 +122,7 @@ static enum sl_status begin(struct writing *writing, const Sluice__V1__CapsulePi
 // Receives the body, up to the piece that says that the capsule is complete.
 static enum sl_status receive_body(struct writing *writing, struct sl_error *err) {
     struct sl_capsule_bytes *capsule = &writing->capsule;
-    bool is_last = false;
+    bool is_last = false, is_segment = sl_kv_segment_head_is(capsule->header, capsule->header_bytes);
     while (!is_last) {
         ProtobufCMessage *message;
         enum sl_status status =
@@ -134,6 +135,10 @@ static enum sl_status receive_body(struct writing *writing, struct sl_error *err
         if (fits && piece->body.len > 0) {
             memcpy((char *)capsule->body + writing->n_written, piece->body.data, piece->body.len);
             writing->n_written += piece->body.len;
+        }
+        if (is_segment) {
+            sl_remote_kv_pins_note_arriving(writing->kvstore->remote_kv_pins, &writing->keys.id, writing->n_written,
+                                            sl_now_ns());
         }
         is_last = piece->is_last;
         protobuf_c_message_free_unpacked(message, NULL);

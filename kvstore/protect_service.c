@@ -2,6 +2,7 @@
 // The handler of Store.Protect: the coordinator names the capsules of all documents, and what their recipes offload.
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "kvstore/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
@@ -67,7 +68,8 @@ static enum sl_status pin_remote_kvs(struct sl_kvstore *kvstore, const Sluice__V
         n += documents[n].n_offloaded_heads > 0;
         capsule_bytes += capsules[i].disk_bytes > 0 ? 0 : (size_t)capsules[i].memory_bytes; // that one may be evicted
     }
-    enum sl_status status = sl_remote_kv_pins_set(kvstore->remote_kv_pins, documents, n, capsule_bytes, err);
+    enum sl_status status =
+        sl_remote_kv_pins_set(kvstore->remote_kv_pins, documents, n, capsule_bytes, sl_now_ns(), err);
     free(documents);
     sl_capsule_cache_share(kvstore->capsule_cache, (size_t)sl_remote_kv_pins_bytes(kvstore->remote_kv_pins, NULL));
     return status;

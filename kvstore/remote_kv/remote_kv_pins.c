@@ -9,6 +9,8 @@
 #include "base/locked.h"
 #include "base/log.h"
 
+#define LEAST_BYTES_MS 16 // how fast a partial remote KV has to arrive, after partial_ms
+
 // The pinned segments of a document, from token 0 on without a gap.
 struct pin {
     struct sl_document_remote_kv document;
@@ -17,9 +19,10 @@ struct pin {
     struct sl_kv_segment **segments; // [n_segments], a reference each; grows by one allocation a segment
     struct sl_hash128 *hashes;       // [n_segments], of all tokens up to the segment's end
     size_t n_segments, bytes;
-    int64_t end;      // tokens
-    int64_t added_ns; // when it got its last segment
-    bool is_refused;  // it did not fit, and the log has said so
+    int64_t end;                // tokens
+    size_t arriving_bytes;      // of the next segment, while a sender's pieces arrive
+    int64_t began_ns, moved_ns; // when it got its first segment, and its last bytes
+    bool is_refused;            // it did not fit, and the log has said so
     bool disk_has_no_room;
     int64_t disk_again_ns; // when to offer it to the disk again
 };
@@ -119,18 +122,36 @@ static struct pin take(struct sl_remote_kv_pins *pins, struct pin *pin) {
     return taken;
 }
 
-// Moves what is pinned for the document to *pin_inout, unless it is partial and gets no further.
+// Returns whether the pin is partial, and nothing more of it comes, or it comes too slowly.
+static bool is_abandoned(const struct sl_remote_kv_pins *pins, const struct pin *pin, int64_t now_ns) {
+    int64_t most_ms = pins->partial_ms + (int64_t)((pin->bytes + pin->arriving_bytes) / LEAST_BYTES_MS);
+    return pin->n_segments > 0 && !is_complete(pin) &&
+           (now_ns - pin->moved_ns > pins->partial_ms * SL_NS_PER_MS ||
+            now_ns - pin->began_ns > most_ms * SL_NS_PER_MS);
+}
+
+// Moves what is pinned for the document to *pin_inout, unless it is abandoned.
 static void take_over(struct sl_remote_kv_pins *pins, struct pin *pin_inout, int64_t now_ns) {
     struct pin *there = find(pins, &pin_inout->document);
-    bool is_old = there && there->n_segments > 0 && !is_complete(there) &&
-                  now_ns - there->added_ns > pins->partial_ms * SL_NS_PER_MS;
-    if (there && !is_old) {
+    if (there && !is_abandoned(pins, there, now_ns)) {
         *pin_inout = take(pins, there);
     }
 }
 
+void sl_remote_kv_pins_note_arriving(struct sl_remote_kv_pins *pins, const struct sl_capsule_id *segment,
+                                     size_t n_bytes, int64_t now_ns) {
+    uint32_t index;
+    const struct sl_capsule_id key = sl_document_segments_of(segment, &index);
+    SL_LOCKED(&pins->mutex);
+    struct pin *pin = find_key(pins, &key);
+    if (pin && index == pin->n_segments && n_bytes > pin->arriving_bytes) {
+        pin->arriving_bytes = n_bytes;
+        pin->moved_ns = now_ns;
+    }
+}
+
 enum sl_status sl_remote_kv_pins_set(struct sl_remote_kv_pins *pins, const struct sl_document_remote_kv *documents,
-                                     size_t n_documents, size_t capsule_bytes, struct sl_error *err) {
+                                     size_t n_documents, size_t capsule_bytes, int64_t now_ns, struct sl_error *err) {
     struct pin *list = calloc(n_documents + 1, sizeof *list);
     SL_FAIL_IF(!list, err, SL_ERR_EXHAUSTED, "remote KVs of documents: out of memory");
     for (size_t i = 0; i < n_documents; i++) {
@@ -139,7 +160,6 @@ enum sl_status sl_remote_kv_pins_set(struct sl_remote_kv_pins *pins, const struc
         list[i].key = sl_document_segments_id(&document->capsule, document->n_offloaded_heads, document->scan);
     }
     n_documents = sort(list, n_documents);
-    int64_t now_ns = sl_now_ns();
     pthread_mutex_lock(&pins->mutex);
     struct pin *before = pins->list;
     size_t n_before = pins->n_list, bytes = 0;
@@ -198,7 +218,9 @@ static enum sl_status add(struct sl_remote_kv_pins *pins, struct pin *pin, struc
     hashes[n - 1] = prefix_hash;
     pin->n_segments = n;
     pin->end = config->begin + config->n_slots;
-    pin->added_ns = sl_now_ns();
+    pin->moved_ns = sl_now_ns();
+    pin->began_ns = n == 1 ? pin->moved_ns : pin->began_ns;
+    pin->arriving_bytes = 0;
     pin->bytes += bytes;
     pins->bytes += bytes;
     return SL_OK;

@@ -13,7 +13,8 @@
  *       +------------------a complete remote KV----------^         that a job has read
  *
  *         A segment that is pinned can be held like a capsule, by its key (engine/offload/remote_kv/segment_head.h), for
- *         the disk and for a copy to another store. A partial remote KV that gets no segment for partial_ms is dropped.
+ *         the disk and for a copy to another store. A partial remote KV is dropped if nothing more of it has come for
+ *         partial_ms, or if, after so long, it has come at less than 16 bytes a millisecond.
  * Threads: any number; one lock, under which nothing but reference counts changes.
  */
 #pragma once
@@ -40,7 +41,7 @@ void sl_remote_kv_pins_destroy(struct sl_remote_kv_pins **pins);
 // Replaces the documents. capsule_bytes: of documents' capsules that are in memory alone, which count, too.
 // SL_ERR_EXHAUSTED: nothing changes.
 enum sl_status sl_remote_kv_pins_set(struct sl_remote_kv_pins *pins, const struct sl_document_remote_kv *documents,
-                                     size_t n_documents, size_t capsule_bytes, struct sl_error *err);
+                                     size_t n_documents, size_t capsule_bytes, int64_t now_ns, struct sl_error *err);
 // Pins the segments of a complete remote KV, if it is a document's and none is pinned for that yet. The caller
 // holds references to the segments.
 void sl_remote_kv_pins_offer(struct sl_remote_kv_pins *pins, const struct sl_capsule_id *capsule,
@@ -60,6 +61,9 @@ void sl_remote_kv_pins_drop(struct sl_remote_kv_pins *pins, const struct sl_docu
  */
 enum sl_status sl_remote_kv_pins_check(struct sl_remote_kv_pins *pins, const struct sl_capsule_id *segments,
                                        const struct sl_kv_segment_head *head, struct sl_error *err);
+// Notes that n_bytes of this segment have arrived: a sender that is slow, and goes on, does not lose those before it.
+void sl_remote_kv_pins_note_arriving(struct sl_remote_kv_pins *pins, const struct sl_capsule_id *segment,
+                                     size_t n_bytes, int64_t now_ns);
 // Checks it, and pins it; takes its own reference.
 enum sl_status sl_remote_kv_pins_add(struct sl_remote_kv_pins *pins, const struct sl_capsule_id *segments,
                                      const struct sl_kv_segment_head *head, struct sl_kv_segment *segment,

@@ -153,7 +153,7 @@ static struct sl_document_remote_kv document(const struct fixture *fixture, cons
 // Names one document, or none.
 static void name(struct fixture *fixture, const struct sl_capsule_id *capsule) {
     const struct sl_document_remote_kv one = capsule ? document(fixture, capsule) : (struct sl_document_remote_kv){0};
-    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, &one, capsule != NULL, 0, NULL), SL_OK);
+    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, &one, capsule != NULL, 0, sl_now_ns(), NULL), SL_OK);
     struct sl_capsule_id *ids = malloc(sizeof *ids);
     if (capsule) {
         ids[0] = sl_document_segments_id(capsule, one.n_offloaded_heads, one.scan);
@@ -305,7 +305,7 @@ static void test_the_awaited_document_comes_first(void **state) {
     const struct sl_document_remote_kv two[] = {document(fixture, &b), document(fixture, &last)};
     struct prompt other;
     make_prompt(&other, 2, 0, N_ASKED);
-    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, two, 2, 0, NULL), SL_OK);
+    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, two, 2, 0, sl_now_ns(), NULL), SL_OK);
     read_document(fixture, &b);
     struct prompt mine = fixture->prompt;
     make_prompt(&fixture->prompt, 2, 0, N_TOKENS);
@@ -314,10 +314,10 @@ static void test_the_awaited_document_comes_first(void **state) {
     look_until(fixture, &b, true, true);
     look_until(fixture, &last, true, true);
     fixture->prompt = mine;
-    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, NULL, 0, 0, NULL), SL_OK);
+    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, NULL, 0, 0, sl_now_ns(), NULL), SL_OK);
     assert_int_equal(n_segments(fixture), 0);
     forget_reads(0);
-    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, two, 2, 0, NULL), SL_OK);
+    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, two, 2, 0, sl_now_ns(), NULL), SL_OK);
     assert_int_equal(sl_document_layers_await(fixture->layers, &fixture->family, &other.hashes, INT64_MAX), 0);
     const struct sl_capsule_id wanted = sl_document_segments_id(&last, two[1].n_offloaded_heads, two[1].scan);
     assert_memory_equal(&first_read, &wanted, sizeof wanted);

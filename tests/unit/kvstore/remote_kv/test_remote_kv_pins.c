@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "kvstore/remote_kv/remote_kv_pins.h"
 
@@ -102,7 +103,8 @@ static int64_t pinned(struct fixture *fixture, const struct sl_capsule_id *capsu
 }
 
 static void name(struct fixture *fixture, const struct sl_document_remote_kv *documents, size_t n) {
-    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, documents, n, fixture->capsule_bytes, NULL), SL_OK);
+    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, documents, n, fixture->capsule_bytes, sl_now_ns(), NULL),
+                     SL_OK);
 }
 
 static void test_pins_keep_a_documents_segments(void **state) {
@@ -208,11 +210,73 @@ static void test_segments_of_a_removed_document_end_with_their_last_use(void **s
     assert_int_equal(stats_of(fixture).n_segments, 0);
 }
 
+#define STEP_NS (900 * SL_NS_PER_MS)
+
+static struct sl_capsule_id segments_of_a(void) {
+    const struct sl_document_remote_kv one = document(&a);
+    return sl_document_segments_id(&one.capsule, one.n_offloaded_heads, one.scan);
+}
+
+// Pins a segment of document a, as one that arrives.
+static enum sl_status add(struct fixture *fixture, const struct sl_remote_kv *remote_kv, int i) {
+    const struct sl_kv_family family = all_heads();
+    const struct sl_capsule_id segments = segments_of_a();
+    struct sl_kv_segment *segment = (struct sl_kv_segment *)sl_remote_kv_segment(remote_kv, i);
+    const struct sl_kv_segment_config *config = sl_kv_segment_get_config(segment);
+    struct sl_hash128 hash = sl_prompt_hash_at(&fixture->prompt.hashes, config->begin + config->n_slots);
+    struct sl_kv_segment_head head = sl_kv_segment_head_make(segment, &family, (uint32_t)i, hash);
+    return sl_remote_kv_pins_add(fixture->pins, &segments, &head, segment, NULL);
+}
+
+// Reports that n_bytes of document a's second segment have arrived, and names the document then. Returns whether the first one stays.
+static bool stays_at(struct fixture *fixture, size_t n_bytes, int64_t now_ns) {
+    const struct sl_document_remote_kv one = document(&a);
+    const struct sl_capsule_id segments = segments_of_a(), second = sl_document_segment_id(&segments, 1);
+    sl_remote_kv_pins_note_arriving(fixture->pins, &second, n_bytes, now_ns);
+    assert_int_equal(sl_remote_kv_pins_set(fixture->pins, &one, 1, 0, now_ns, NULL), SL_OK);
+    return sl_remote_kv_pins_bytes(fixture->pins, NULL) > 0;
+}
+
+// A sender that is silent for too long, or too slow on the whole, loses what it has sent; another one takes the time it takes.
+static void test_segments_of_a_slow_sender_stay_while_it_goes_on(void **state) {
+    struct fixture *fixture = *state;
+    const struct sl_kv_family family = all_heads();
+    const struct sl_document_remote_kv one = document(&a);
+    struct sl_remote_kv *remote_kv = make_remote_kv(fixture, &family);
+    sl_remote_kv_pins_destroy(&fixture->pins);
+    assert_int_equal(sl_remote_kv_pins_create(fixture->segments, ARENA_BYTES, 1000, &fixture->pins, NULL), SL_OK);
+    name(fixture, &one, 1);
+    assert_int_equal(add(fixture, remote_kv, 0), SL_OK);
+    int64_t now_ns = sl_now_ns(), most_ns = (1000 + sl_remote_kv_pins_bytes(fixture->pins, NULL) / 16) * SL_NS_PER_MS;
+    assert_true(most_ns > 4 * STEP_NS);
+    for (size_t n = 1; n < 4; n++) { // 2.7 s for a segment, and some bytes in each second of them
+        now_ns += STEP_NS;
+        assert_true(stays_at(fixture, n, now_ns));
+    }
+    assert_true(stays_at(fixture, 3, now_ns + STEP_NS)); // no more bytes
+    assert_false(stays_at(fixture, 3, now_ns + 2 * STEP_NS));
+    assert_int_equal(add(fixture, remote_kv, 1), SL_ERR_PRECONDITION);
+
+    assert_int_equal(add(fixture, remote_kv, 0), SL_OK);
+    const int64_t began_ns = sl_now_ns();
+    int64_t n = 1;
+    while (stays_at(fixture, (size_t)n, began_ns + n * STEP_NS)) { // a byte a step
+        assert_true(n * STEP_NS <= most_ns + STEP_NS);
+        n++;
+    }
+    assert_true(n * STEP_NS > most_ns - STEP_NS);
+    assert_int_equal(add(fixture, remote_kv, 0), SL_OK);
+    assert_int_equal(add(fixture, remote_kv, 1), SL_OK);
+    assert_true(stays_at(fixture, 0, sl_now_ns() + 2 * most_ns)); // it is complete
+    end(fixture, &family, &remote_kv);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_pins_keep_a_documents_segments, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pins_take_only_what_a_document_needs, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pins_are_bounded, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_segments_of_a_slow_sender_stay_while_it_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(test_segments_of_a_removed_document_end_with_their_last_use, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
