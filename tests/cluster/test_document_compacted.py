@@ -21,9 +21,9 @@ QUESTIONS = [FACT, "What is this text about?", "Say something else.\nAnd then?",
 HEADS = "locret,budget=0.5,scope=stabilizers:256+tail:32,chunk=256,format=int4"  # what retaining heads expect, without a second reading
 
 
-def answers_here(questions, recipe=RECIPE):
+def answers_here(questions, recipe=RECIPE, text=TEXT):
     """What one process answers about the text, which it has read under the same recipe: (the reading, the answers)."""
-    lines = [{"operation": "document", "name": "gpl", "text": TEXT, "recipe": recipe}]
+    lines = [{"operation": "document", "name": "gpl", "text": text, "recipe": recipe}]
     lines += [{"document": "gpl", "prompt": "\n" + one, "max_tokens": 12, "temperature": 0, "stop": ["."]} for one in questions]
     run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", MODEL, "--jsonl"],
                          input="".join(json.dumps(line) + "\n" for line in lines), text=True, capture_output=True, timeout=120)
@@ -83,6 +83,19 @@ def test_retaining_heads_keep_a_document():
             code, _, err = sluice(cluster if words[0] == "export" else second, "doc", *words, path)
             assert code == 0, err
         assert [answer(second, end, "there")[1] for end in QUESTIONS] == [ids for _, ids in first]
+
+
+def test_a_text_that_ends_with_a_line_break():
+    """The break and the one before a question are one token: one process reads the same tokens as a cluster, and answers alike."""
+    text = TEXT + " one\n"
+    read, here = answers_here(QUESTIONS, RECIPE, text)
+    one_more, _ = answers_here([], "full", text)
+    with Cluster() as cluster:
+        made, _ = add(cluster.channel, "gpl", text, recipe=RECIPE)
+        assert made.n_tokens == read["n_tokens"] == one_more["n_tokens"] - 1, (made, read, one_more)
+        assert [answer(cluster, end)[0].text for end in QUESTIONS] == here and "48213" in here[0], here
+        full, _ = add(cluster.channel, "full", text)
+        assert full.n_tokens == one_more["n_tokens"], (full, one_more)
 
 
 def test_what_is_refused():

@@ -29,7 +29,9 @@ struct run {
     size_t arena_bytes;     // for the longest sequence that a line has announced; 0: as the config says
     struct sl_chat_template *chat_template;
     struct sl_conversation *document; // the text that lines ask about; NULL: none
-    char *document_name;
+    char *document_name, *document_text;
+    int32_t *document_ids;      // [n_document] of the text alone
+    size_t n_document, n_begin; // n_begin: those of them that questions begin with, and that were read
     char document_recipe[SL_RECIPE_TEXT_BYTES];
     struct sl_local_result result; // of the line that is being answered
 };
@@ -84,14 +86,48 @@ static enum sl_status on_prefilled(void *arg, const struct sl_session *session, 
     return status;
 }
 
+static enum sl_status encode_joined(struct run *run, const char *text, const char *rest, int32_t **ids_out,
+                                    size_t *n_out, struct sl_error *err) {
+    char *whole = NULL;
+    SL_FAIL_IF(asprintf(&whole, "%s%s", text, rest) < 0, err, SL_ERR_EXHAUSTED, "no memory for a document");
+    enum sl_status status = sl_tokenizer_encode(run->tokenizer, whole, strlen(whole), true, ids_out, n_out, err);
+    free(whole);
+    return status;
+}
+
+// Encodes what follows the tokens of the document that were read: as a cluster does, in one text with the document.
+static enum sl_status encode_question(struct run *run, const char *text, int32_t **ids_out, size_t *n_out,
+                                      struct sl_error *err) {
+    const size_t n_begin = run->n_begin, n_rest = run->n_document - n_begin;
+    SL_TRY(encode_joined(run, run->document_text, text, ids_out, n_out, err));
+    if (*n_out >= n_begin && memcmp(*ids_out, run->document_ids, n_begin * sizeof **ids_out) == 0) {
+        *n_out -= n_begin;
+        memmove(*ids_out, *ids_out + n_begin, *n_out * sizeof **ids_out);
+        return SL_OK;
+    }
+    free(*ids_out); // it changes tokens that were read
+    int32_t *asked = NULL;
+    size_t n_asked = 0;
+    *ids_out = NULL;
+    SL_TRY(sl_tokenizer_encode(run->tokenizer, text, strlen(text), false, &asked, &n_asked, err));
+    *n_out = n_rest + n_asked;
+    *ids_out = malloc((*n_out + 1) * sizeof **ids_out);
+    SL_FAIL_OR(!*ids_out, free(asked), err, SL_ERR_EXHAUSTED, "no memory for %zu tokens", *n_out);
+    memcpy(*ids_out, run->document_ids + n_begin, n_rest * sizeof **ids_out);
+    memcpy(*ids_out + n_rest, asked, n_asked * sizeof **ids_out);
+    free(asked);
+    return SL_OK;
+}
+
 static enum sl_status encode(struct run *run, const struct sl_openai_request *request, int32_t **ids_out,
                              int64_t *n_ids_out, struct sl_error *err) {
     const Sluice__V1__GenerateRequest *message = &request->message;
     size_t n = message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS ? request->one.tokens.n_ids : 0;
     enum sl_status status = SL_OK;
     if (message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT) {
-        status = sl_tokenizer_encode(run->tokenizer, message->text, strlen(message->text), message->document[0] == '\0',
-                                     ids_out, &n, err);
+        status = message->document[0] ? encode_question(run, message->text, ids_out, &n, err)
+                                      : sl_tokenizer_encode(run->tokenizer, message->text, strlen(message->text), true,
+                                                            ids_out, &n, err);
     } else if (request->is_chat) {
         status =
             run->chat_template ? SL_OK : sl_chat_template_load(run->config->local.model_dir, &run->chat_template, err);
@@ -294,25 +330,44 @@ static json_t *reserve(struct run *run, const json_t *line, struct sl_refusal *r
     return json_pack("{s:I}", "arena_bytes", (json_int_t)run->arena_bytes);
 }
 
-// Opens a conversation about a text and reads that. *n_tokens_out: of the text.
-static enum sl_status open_document(struct run *run, const char *text, const char *recipe, int64_t *n_tokens_out,
-                                    struct sl_error *err) {
-    int32_t *ids = NULL;
-    size_t n = 0;
+static void close_document(struct run *run) {
+    sl_conversation_close(&run->document);
+    free(run->document_name);
+    free(run->document_text);
+    free(run->document_ids);
+    run->document_name = run->document_text = NULL;
+    run->document_ids = NULL;
+}
+
+// Encodes the document's text, and finds which of its tokens a question after a line break begins with, as a cluster does.
+static enum sl_status encode_document(struct run *run, struct sl_error *err) {
+    int32_t *asked = NULL;
+    size_t n_asked = 0, n = 0;
+    SL_TRY(encode_joined(run, run->document_text, "", &run->document_ids, &run->n_document, err));
+    SL_TRY(encode_joined(run, run->document_text, "\nQ", &asked, &n_asked, err));
+    while (n < run->n_document && n < n_asked && asked[n] == run->document_ids[n]) {
+        n++;
+    }
+    run->n_begin = n;
+    free(asked);
+    return SL_OK;
+}
+
+// Opens a conversation about the document's text and reads that. *n_tokens_out: its tokens, as `sluice doc show` counts them.
+static enum sl_status open_document(struct run *run, const char *recipe, int64_t *n_tokens_out, struct sl_error *err) {
+    struct sl_recipe parsed;
     enum sl_status status = load(run, err);
-    SL_THEN(status, sl_tokenizer_encode(run->tokenizer, text, strlen(text), true, &ids, &n, err));
+    SL_THEN(status, encode_document(run, err));
     SL_THEN(status, sl_conversation_open(run->local, recipe, 0, &run->document, err));
     struct asking asking = {.run = run, .deadline_ns = SL_NO_DEADLINE};
     struct sl_local_request request = {
-        .prompt = ids, .n_prompt = (int64_t)n, .progress_fn = on_progress, .arg = &asking};
+        .prompt = run->document_ids, .n_prompt = (int64_t)run->n_begin, .progress_fn = on_progress, .arg = &asking};
     SL_THEN(status, sl_conversation_read_document(run->document, &request, &run->result, err));
-    struct sl_recipe parsed;
     SL_THEN(status, sl_recipe_parse(recipe, &parsed, err));
     if (status == SL_OK) {
         sl_recipe_format(&parsed, run->document_recipe, sizeof run->document_recipe);
+        *n_tokens_out = (int64_t)(sl_recipe_evicts(&parsed) ? run->n_begin : run->n_document);
     }
-    free(ids);
-    *n_tokens_out = (int64_t)n;
     return status == SL_ERR_CANCELLED ? sl_fail(err, status, "stopped by a signal") : status;
 }
 
@@ -327,12 +382,12 @@ static json_t *read_document(struct run *run, const json_t *line, struct sl_refu
         sl_refuse_field(refusal, name ? "text" : "name", "document: expected a name and a text");
         return NULL;
     }
-    sl_conversation_close(&run->document);
-    free(run->document_name);
+    close_document(run);
     run->document_name = strdup(name);
+    run->document_text = strdup(text);
     recipe = recipe ? recipe : sl_job_default_recipe(&run->model);
-    if (!run->document_name || open_document(run, text, recipe, &n_tokens, &err) != SL_OK) {
-        sl_conversation_close(&run->document);
+    if (!run->document_name || !run->document_text || open_document(run, recipe, &n_tokens, &err) != SL_OK) {
+        close_document(run);
         sl_refuse_error(refusal, &err);
         return NULL;
     }
@@ -394,8 +449,7 @@ static enum sl_status open_model(struct run *run, struct sl_error *err) {
 }
 
 static void close_model(struct run *run) {
-    sl_conversation_close(&run->document);
-    free(run->document_name);
+    close_document(run);
     if (!run->local) {
         sl_tokenizer_destroy(&run->tokenizer);
     }
