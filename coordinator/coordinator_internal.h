@@ -142,9 +142,10 @@ enum sl_status sl_coordinator_too_few_stores(int replicas, int n_stores, struct 
 // Waits until the stores that have a document report whether their disks took it; not for long. SL_ERR_CANCELLED.
 enum sl_status sl_coordinator_await_disks(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                                           const struct sl_document *document, struct sl_error *err);
-// Sends a document, as an event of Add or alone.
+// Sends a document: as an event of Add or alone, and whether it was there before the call.
+enum sl_document_reply { SL_DOCUMENT_ALONE = 0, SL_DOCUMENT_EVENT = 1, SL_DOCUMENT_WAS_THERE = 2 };
 enum sl_status sl_coordinator_send_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
-                                            const struct sl_document *document, bool as_event);
+                                            const struct sl_document *document, unsigned reply);
 /*
  * documents_add.c: checks a document as it is added, and makes it, with the key of its capsule, without entering it into the
  * registry. The caller owns the reference *document_out and *tokens_out, its n_tokens token ids. Statuses as those of Add.

@@ -382,20 +382,22 @@ enum sl_status sl_coordinator_await_disks(struct sl_coordinator *coordinator, st
 }
 
 enum sl_status sl_coordinator_send_document(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
-                                            const struct sl_document *document, bool as_event) {
+                                            const struct sl_document *document, unsigned reply) {
     struct sl_described_document described;
     sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &described);
     Sluice__V1__AddDocumentEvent event = SLUICE__V1__ADD_DOCUMENT_EVENT__INIT;
     event.what_case = SLUICE__V1__ADD_DOCUMENT_EVENT__WHAT_DOCUMENT;
     event.document = &described.message;
-    return sl_rpc_call_send(call, as_event ? &event.base : &described.message.base);
+    described.message.was_there = (reply & SL_DOCUMENT_WAS_THERE) != 0;
+    return sl_rpc_call_send(call, reply & SL_DOCUMENT_EVENT ? &event.base : &described.message.base);
 }
 
 static enum sl_status add(struct adding *adding, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     SL_TRY(check(adding, err));
     if (adding->is_there) {
-        return sl_coordinator_send_document(coordinator, adding->call, adding->document, true);
+        return sl_coordinator_send_document(coordinator, adding->call, adding->document,
+                                            SL_DOCUMENT_EVENT | SL_DOCUMENT_WAS_THERE);
     }
     enum sl_status status = read_text(adding, err);
     SL_THEN(status, wait_until_stored(adding, err));
@@ -406,7 +408,7 @@ static enum sl_status add(struct adding *adding, struct sl_error *err) {
         (void)sl_document_keeper_delete(coordinator->keeper, adding->document, &ignored); // the first error counts
         return status;
     }
-    return sl_coordinator_send_document(coordinator, adding->call, adding->document, true);
+    return sl_coordinator_send_document(coordinator, adding->call, adding->document, SL_DOCUMENT_EVENT);
 }
 
 enum sl_status sl_coordinator_handle_add(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

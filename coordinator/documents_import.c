@@ -436,8 +436,8 @@ static enum sl_status wait_until_stored(struct importing *importing, struct sl_e
     }
 }
 
-static enum sl_status send_document(const struct importing *importing) {
-    return sl_coordinator_send_document(importing->coordinator, importing->call, importing->document, false);
+static enum sl_status send_document(const struct importing *importing, unsigned reply) {
+    return sl_coordinator_send_document(importing->coordinator, importing->call, importing->document, reply);
 }
 
 static enum sl_status keep(struct importing *importing, struct sl_error *err) {
@@ -454,7 +454,7 @@ static enum sl_status keep(struct importing *importing, struct sl_error *err) {
         (void)sl_document_keeper_delete(coordinator->keeper, importing->document, &ignored); // the first error counts
         return status;
     }
-    return send_document(importing);
+    return send_document(importing, SL_DOCUMENT_ALONE);
 }
 
 // Keeps the document, or, as a call that adds a text does, returns the same document that is there.
@@ -466,7 +466,7 @@ static enum sl_status keep_or_find(struct importing *importing, struct sl_error 
     enum sl_status status = read_file_rest(importing, err);
     sl_document_unref(&importing->document);
     importing->document = same;
-    return status == SL_OK ? send_document(importing) : status;
+    return status == SL_OK ? send_document(importing, SL_DOCUMENT_WAS_THERE) : status;
 }
 
 static enum sl_status take_document(struct importing *importing, struct sl_error *err) {

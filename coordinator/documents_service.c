@@ -16,7 +16,7 @@ static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const 
     struct sl_document *document = NULL;
     SL_TRY(sl_coordinator_find_document(coordinator, sl_rpc_call_identity(call)->tenant,
                                         ((const Sluice__V1__DocumentRequest *)request)->name, &document, err));
-    enum sl_status status = sl_coordinator_send_document(coordinator, call, document, false);
+    enum sl_status status = sl_coordinator_send_document(coordinator, call, document, SL_DOCUMENT_ALONE);
     sl_document_unref(&document);
     return status;
 }
@@ -59,7 +59,7 @@ static enum sl_status handle_pin(void *service, struct sl_rpc_call *call, const 
         pin.expires_ms = sets_time && asked->keep_ms > 0 ? sl_wall_ms() + asked->keep_ms : 0;
         status = sl_documents_pin(coordinator->documents, document, &pin, err);
     }
-    SL_THEN(status, sl_coordinator_send_document(coordinator, call, document, false));
+    SL_THEN(status, sl_coordinator_send_document(coordinator, call, document, SL_DOCUMENT_ALONE));
     sl_document_unref(&document);
     return status;
 }

@@ -27,7 +27,8 @@ enum sl_status sl_command_doc_done(Sluice__V1__Document *document, const char *w
     if (json) {
         sl_message_print_json(&document->base, stdout);
     } else {
-        printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens,
+        printf("%s%s%s%s: %" PRId64 " tokens, %s\n", document->was_there ? "" : word, document->was_there ? "" : " ",
+               document->name, document->was_there ? " was there already" : "", document->n_tokens,
                sl_format_bytes((double)(document->capsule_bytes + document->offloaded_bytes), bytes, sizeof bytes));
     }
     if (!json && is_kept && document->not_on_disk[0]) {
