@@ -167,6 +167,7 @@ struct sl_joined_prompt {
     struct sl_job_join *joins; // [n_joins]
     int n_joins;
     int64_t joined_tokens;
+    Sluice__V1__NotJoined not_joined; // why there are no joins
 };
 /*
  * documents_join.c: makes the prompt of the request's documents and its own text or messages. SL_ERR_INVALID: err begins with

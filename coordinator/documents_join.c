@@ -10,7 +10,9 @@
  *         whole text: so a piece is found in the capsule for certain.
  *         A part begins `reread` tokens after its document does, and ends with a page of the capsule. Whatever no part covers
  *         is read: in view of everything before it. A capsule that is not the one of these tokens, as after a change of the
- *         template, makes no part. Without parts, prefill reads the prompt.
+ *         template, makes no part. Without parts, prefill reads what follows the first document: so it is with recipes that
+ *         offload layers, because stores search the keys that they have, which are those of the positions where each document
+ *         was read.
  * Threads: any.
  */
 #include <inttypes.h>
@@ -59,14 +61,11 @@ static enum sl_status check_documents(const struct sl_coordinator *coordinator,
     int64_t n_tokens = 0;
     for (int i = 0; i < prompt->n_documents; i++) {
         const struct sl_document *document = prompt->documents[i];
-        const char *why = document->n_offloaded_heads > 0      ? "offloads layers"
-                          : sl_document_is_compacted(document) ? "evicts"
-                                                               : NULL;
         SL_TRY(sl_document_prompt_check(document, coordinator->model_fingerprint, request, err));
-        SL_FAIL_IF(
-            !request->no_reuse && why != NULL, err, SL_ERR_INVALID,
-            "documents: %s was read under %s, which %s: it is asked alone; add it again under another recipe, " AGAIN,
-            document->name, document->recipe, why);
+        SL_FAIL_IF(!request->no_reuse && sl_document_is_compacted(document), err, SL_ERR_INVALID,
+                   "documents: %s was read under %s, which evicts: it is asked alone; add it again under another "
+                   "recipe, " AGAIN,
+                   document->name, document->recipe);
         n_tokens += document->n_tokens;
     }
     for (int i = 1; i < prompt->n_documents; i++) { // last: the remedy for one that is asked alone is another
@@ -223,7 +222,7 @@ static enum sl_status add_document(struct sl_coordinator *coordinator, struct sl
     if (i == 0) {
         begin = 0; // with what stands before every text
         prompt->first_tokens = (int64_t)end < document->capsule_tokens ? (int64_t)end : document->capsule_tokens;
-    } else {
+    } else if (prompt->not_joined == SLUICE__V1__NOT_JOINED__NOT_JOINED_NOTHING) {
         add_part(prompt, i, &all, begin, end);
     }
     status = append(prompt, ids + begin, end - begin, err);
@@ -268,8 +267,15 @@ enum sl_status sl_joined_prompt_init(struct sl_joined_prompt *prompt, struct sl_
         bool given = request->reread_present_case == SLUICE__V1__GENERATE_REQUEST__REREAD_PRESENT_REREAD;
         prompt->n_reread = given ? request->reread : prompt->n_reread;
         prompt->joins = calloc((size_t)prompt->n_documents, sizeof *prompt->joins);
+        prompt->not_joined = request->no_reuse ? SLUICE__V1__NOT_JOINED__NOT_JOINED_OFF
+                             : prompt->documents[0]->n_offloaded_heads > 0
+                                 ? SLUICE__V1__NOT_JOINED__NOT_JOINED_OFFLOADED
+                                 : SLUICE__V1__NOT_JOINED__NOT_JOINED_NOTHING;
         status = prompt->joins != NULL ? make_tokens(coordinator, request, prompt, err)
                                        : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt of documents");
+    }
+    if (prompt->n_joins > 0) {
+        prompt->not_joined = SLUICE__V1__NOT_JOINED__NOT_JOINED_NOT_SAID;
     }
     if (status != SL_OK) {
         sl_joined_prompt_cleanup(prompt);

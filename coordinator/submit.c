@@ -298,7 +298,7 @@ static void begin_compacted(struct sl_coordinator *coordinator, const struct sl_
     int rope_set = sl_model_rope_set(&coordinator->model, spec->n_tokens + spec->max_new_tokens);
     struct sl_hash128 hash =
         n < spec->n_tokens ? sl_prefix_hash(&spec->salt, spec->tokens, n) : (struct sl_hash128){{0}};
-    if (!sl_document_is_compacted(document) || !sl_hash128_equals(&hash, &id->prefix_hash) ||
+    if (spec->no_reuse || !sl_document_is_compacted(document) || !sl_hash128_equals(&hash, &id->prefix_hash) ||
         sl_model_set_fingerprint(coordinator->model_fingerprint, rope_set) != id->model_fingerprint) {
         return;
     }
@@ -311,14 +311,15 @@ static void begin_compacted(struct sl_coordinator *coordinator, const struct sl_
                                                .bytes = described.message.capsule_bytes};
 }
 
-// Notes how much of the prompt's offloaded layers the document's store has, and how long reading the document took.
+// Notes how much of the prompt's offloaded layers the store of its first document has, and how long reading that took.
 static void share_offloaded(struct sl_coordinator *coordinator, const struct sl_document *document,
-                            struct sl_demand *demand) {
-    if (document->n_offloaded_heads > 0 && demand->offloaded_unit > 0) {
+                            struct sl_job_spec *spec) {
+    struct sl_demand *demand = &spec->demand;
+    if (!spec->no_reuse && document->n_offloaded_heads > 0 && demand->offloaded_unit > 0) {
         struct sl_described_document described;
         sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &described);
         demand->read_ms = described.message.read_ms;
-        int64_t n = document->capsule_tokens / demand->offloaded_unit * demand->offloaded_unit;
+        int64_t n = spec->stored_tokens / demand->offloaded_unit * demand->offloaded_unit;
         n = n < demand->n_prefill_tokens ? n : demand->n_prefill_tokens;
         demand->stored_bytes = demand->offloaded.bytes / demand->n_prefill_tokens * n;
     }
@@ -333,9 +334,9 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
     enum sl_status status = specify_whole(coordinator, caller, &prompt.request, NULL, call_deadline_ns, spec_out, err);
     sl_document_prompt_cleanup(&prompt);
     SL_THEN(status, begin_with(document, document->capsule_tokens, spec_out, err));
-    if (status == SL_OK && !spec_out->no_reuse) {
+    if (status == SL_OK) {
         begin_compacted(coordinator, document, spec_out);
-        share_offloaded(coordinator, document, &spec_out->demand);
+        share_offloaded(coordinator, document, spec_out);
     }
     return status;
 }
@@ -358,6 +359,8 @@ static enum sl_status specify_joined(struct sl_coordinator *coordinator, const s
         spec_out->joins = prompt.joins;
         spec_out->n_joins = prompt.n_joins;
         spec_out->joined_tokens = prompt.joined_tokens;
+        spec_out->not_joined = prompt.not_joined;
+        share_offloaded(coordinator, first, spec_out);
         prompt.joins = NULL;
         prompt.n_joins = 0;
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: words for what a job took from stores (Statistics.not_cached) and what later jobs can take (Statistics.kept).
+// Purpose: words for what a job took from stores (Statistics.not_cached, not_joined) and what later jobs can take
+// (Statistics.kept).
 #pragma once
 
 #include <stddef.h>
@@ -53,4 +54,15 @@ static inline const char *sl_not_cached_word(Sluice__V1__NotCached why) {
         [SLUICE__V1__NOT_CACHED__NOT_CACHED_FAILED] = "failed",
     };
     return why > 0 && why < SL_N_NOT_CACHED ? words[why] : NULL; // a newer worker may send more
+}
+
+// Returns why several documents were read as one text. NULL: they were joined, or there are not several.
+static inline const char *sl_not_joined_word(Sluice__V1__NotJoined why) {
+    static const char *const words[SLUICE__V1__NOT_JOINED__NOT_JOINED_UNAVAILABLE + 1] = {
+        [SLUICE__V1__NOT_JOINED__NOT_JOINED_OFF] = "off",
+        [SLUICE__V1__NOT_JOINED__NOT_JOINED_OFFLOADED] = "offloaded",
+        [SLUICE__V1__NOT_JOINED__NOT_JOINED_NOTHING] = "nothing",
+        [SLUICE__V1__NOT_JOINED__NOT_JOINED_UNAVAILABLE] = "unavailable",
+    };
+    return why > 0 && (size_t)why < sizeof words / sizeof *words ? words[why] : NULL;
 }

@@ -71,12 +71,16 @@ int64_t sl_statistics_shipped_bytes(const Sluice__V1__Statistics *statistics) {
 }
 
 static void print_cost(const Sluice__V1__Statistics *s, FILE *file) {
-    const char *why = sl_not_cached_word(s->not_cached);
+    const char *read_whole = sl_not_joined_word(s->not_joined),
+               *why = read_whole ? read_whole : sl_not_cached_word(s->not_cached);
     char bytes[32];
     fprintf(file,
             "%lld tokens read, %lld not read again%s%s%s; %s shipped; first token after %.0f ms, %.0f ms in all\n",
             (long long)(s->n_prompt_tokens - s->n_reused_tokens), (long long)s->n_reused_tokens,
-            why ? " (not cached: " : "", why ? why : "", why ? ")" : "",
+            read_whole ? " (documents read as one text: "
+            : why      ? " (not cached: "
+                       : "",
+            why ? why : "", why ? ")" : "",
             sl_format_bytes((double)sl_statistics_shipped_bytes(s), bytes, sizeof bytes), s->ttft_ms, s->total_ms);
 }
 
@@ -335,6 +339,9 @@ static void print_prompt(const Sluice__V1__Statistics *s, FILE *file) {
         fprintf(file, ", %lld of them reused%s%s%s, %lld read", (long long)s->n_reused_tokens,
                 why ? " (not cached: " : "", why ? why : "", why ? ")" : "",
                 (long long)(s->n_prompt_tokens - s->n_reused_tokens));
+    }
+    if (sl_not_joined_word(s->not_joined)) {
+        fprintf(file, "\ndocuments    read as one text (not joined: %s)", sl_not_joined_word(s->not_joined));
     }
     char small[32], large[32];
     fprintf(file, "\ncapsule      %s instead of %s", bytes_text(s->capsule_bytes, small, sizeof small),

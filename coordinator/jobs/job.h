@@ -112,7 +112,8 @@ struct sl_job_spec {
     int n_stores;
     struct sl_job_join *joins; // [n_joins], in the order of the prompt; owned. NULL: none, or the job was restored
     int n_joins;
-    int64_t joined_tokens; // of all of them
+    int64_t joined_tokens;            // of all of them
+    Sluice__V1__NotJoined not_joined; // why there are none, of several documents
     struct sl_sampling sampling;
     int32_t max_new_tokens;
     char *stop[SL_MAX_STOPS]; // owned

@@ -108,6 +108,8 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
     Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
     statistics->prefill_ms = call_ms;
     statistics->ship_ms = 0;
+    statistics->not_joined =
+        job->spec.n_joins > 0 ? SLUICE__V1__NOT_JOINED__NOT_JOINED_UNAVAILABLE : job->spec.not_joined;
     if (known != NULL) {
         statistics->n_reused_tokens = known->n_reused_tokens;
         statistics->queue_ms += known->queue_ms; // on the prefill worker
@@ -154,6 +156,7 @@ void sl_run_report_prefix(struct sl_run_report *report, struct sl_job *job, cons
     statistics->slots_per_head = known->slots_per_head;
     statistics->not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID; // an earlier attempt may have set it
     sl_job_set_transport(job, known->transport);
+    statistics->not_joined = SLUICE__V1__NOT_JOINED__NOT_JOINED_NOT_SAID;
     sl_job_statistics_unlock(job);
 }
 

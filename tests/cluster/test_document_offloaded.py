@@ -45,6 +45,33 @@ def test_the_answer_is_that_of_one_job():
         cluster.assert_clean()
 
 
+def test_several_are_read_as_one_text():
+    """Stores search the layers that they have, which are those of the first document: what follows it is read, and the answer says so.
+    The second question on the same documents finds them stored, up to the last segment of 512 tokens."""
+    facts = {"violin": "91847", "compass": "73150"}
+    with Cluster() as cluster:
+        made = {key: add(cluster.channel, key, document(3000, key, value, 3), recipe=EXACT)[0] for key, value in facts.items()}
+        n_all = sum(one.n_tokens for one in made.values())
+
+        def about(key, **fields):
+            asked = inference.GenerateRequest(documents=list(facts), text=question(key)[1:], max_new_tokens=12, stop=["."], **fields)
+            finished, events = cluster.answer(asked)
+            return finished.text, tokens(events), finished.statistics
+        answers = []
+        for key, least, most in (("violin", made["violin"].n_tokens - 64, made["violin"].n_tokens), ("compass", n_all - 512, n_all + 16)):
+            answers.append(about(key))
+            s = answers[-1][2]
+            assert least <= min(s.n_reused_tokens, s.retrieval.reused_tokens) <= most, (least, most, s)
+            assert s.not_joined == inference.NOT_JOINED_OFFLOADED and s.n_prompt_tokens > n_all, s
+            cluster.wait_for_copies()
+        for (key, value), (text, answer, _) in zip(facts.items(), answers):
+            _, wanted, s = about(key, no_reuse=True)
+            assert value in text and answer == wanted, (text, answer, wanted)
+            assert s.n_reused_tokens == 0 and s.not_joined == inference.NOT_JOINED_OFF, s
+        code, _, err = sluice(cluster, "doc", "ask", "violin,compass", question("violin")[1:])
+        assert code == 0 and "documents read as one text: offloaded" in err, err
+
+
 def not_added(cluster, code, name, text=TEXT, **fields):
     return refused([code], lambda: add(cluster.channel, name, text, **fields))
 
@@ -181,7 +208,7 @@ def test_what_is_not_kept_is_refused_by_name():
             finished, _ = cluster.answer(asking(name))
             assert reused(of(cluster.channel, "Get", name), finished), finished.statistics
         said = refused([bad], cluster.answer, inference.GenerateRequest(documents=["gpl", "near"], text="Why?", max_new_tokens=4))
-        assert said.startswith("documents: ") and "asked alone" in said, said
+        assert said.startswith("documents: ") and "only capsules of one recipe" in said, said
         assert sorted(names(cluster.channel)) == ["gpl", "near"]
 
 

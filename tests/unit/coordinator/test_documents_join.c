@@ -180,6 +180,7 @@ static void test_joined_prompt_has_the_texts_once_and_the_frame_once(void **stat
                  chat ? " #end\n<assistant>\nBecause. #end\n<user>\nReally? #end\n<assistant>" : "");
         assert_text(&prompt, expected);
         assert_parts(&prompt, 2, 32);
+        assert_int_equal(prompt.not_joined, SLUICE__V1__NOT_JOINED__NOT_JOINED_NOT_SAID);
         sl_joined_prompt_cleanup(&prompt);
 
         asked.request.reread_present_case = SLUICE__V1__GENERATE_REQUEST__REREAD_PRESENT_REREAD;
@@ -197,6 +198,7 @@ static void test_joined_prompt_has_the_texts_once_and_the_frame_once(void **stat
         assert_int_equal(sl_joined_prompt_init(&prompt, coordinator, &caller, &asked.request, &err), SL_OK);
         assert_text(&prompt, expected);
         assert_parts(&prompt, 0, 0);
+        assert_int_equal(prompt.not_joined, SLUICE__V1__NOT_JOINED__NOT_JOINED_NOTHING);
         sl_joined_prompt_cleanup(&prompt);
     }
     for (int i = 0; i < 3; i++) {
@@ -223,6 +225,27 @@ static void test_joined_prompt_leaves_out_a_capsule_of_other_tokens(void **state
     sl_joined_prompt_cleanup(&prompt);
 }
 
+// Layers that stores keep are those of the positions where each document was read, so the others are read after the first one.
+static void test_joined_prompt_of_offloaded_layers_is_one_text(void **state) {
+    (void)state;
+    struct asked asked;
+    struct sl_joined_prompt prompt;
+    char *texts[2] = {write_text("One.", 60), write_text("Two.", 60)};
+    add("l", texts[0], false, "place=offload/1-", false);
+    add("m", texts[1], false, "place=offload/1-", false);
+    ask(&asked, (const char *const[]){"l", "m"}, 2, false);
+    assert_int_equal(sl_joined_prompt_init(&prompt, coordinator, &caller, &asked.request, NULL), SL_OK);
+    char expected[12000];
+    snprintf(expected, sizeof expected, "%s\n%s\nSection by section: why?", texts[0], texts[1]);
+    assert_text(&prompt, expected);
+    assert_parts(&prompt, 0, 0);
+    assert_int_equal(prompt.not_joined, SLUICE__V1__NOT_JOINED__NOT_JOINED_OFFLOADED);
+    assert_true(prompt.first_tokens >= prompt.documents[0]->capsule_tokens - 1);
+    sl_joined_prompt_cleanup(&prompt);
+    free(texts[0]);
+    free(texts[1]);
+}
+
 static void assert_refused(struct asked *asked, enum sl_status expected, const char *why) {
     struct sl_joined_prompt prompt;
     struct sl_error err = {0};
@@ -245,12 +268,11 @@ static void test_joined_prompt_refuses_by_name(void **state) {
     assert_refused(&asked, SL_ERR_INVALID,
                    "documents: g was read under full and h under full,format=int4: only capsules of one recipe can be "
                    "joined; add one of them again, or have the texts read again (`sluice run --no-reuse`, ");
-    add("o", text, false, "place=offload/1-", false); // whatever recipe the other one is read under
+    add("o", text, false, "kvzip,heads=pages,budget=0.33", false); // whatever recipe the other one is read under
     ask(&asked, (const char *const[]){"g", "o"}, 2, false);
-    assert_refused(
-        &asked, SL_ERR_INVALID,
-        "documents: o was read under place=offload/1-, which offloads layers: it is asked alone; add it again "
-        "under another recipe, or have the texts read again (`sluice run --no-reuse`, ");
+    assert_refused(&asked, SL_ERR_INVALID,
+                   "documents: o was read under kvzip,heads=pages,budget=0.33, which evicts: it is asked alone; add it "
+                   "again under another recipe, or have the texts read again (`sluice run --no-reuse`, ");
     char *endless = malloc(1000001);
     memset(endless, 'a', 1000000);
     endless[1000000] = '\0';
@@ -263,6 +285,8 @@ static void test_joined_prompt_refuses_by_name(void **state) {
     asked.request.no_reuse = true; // then the texts are read
     struct sl_joined_prompt prompt;
     assert_int_equal(sl_joined_prompt_init(&prompt, coordinator, &caller, &asked.request, NULL), SL_OK);
+    assert_int_equal(prompt.not_joined, SLUICE__V1__NOT_JOINED__NOT_JOINED_OFF);
+    assert_int_equal(prompt.n_joins, 0);
     sl_joined_prompt_cleanup(&prompt);
     ask(&asked, (const char *const[]){"g", "i"}, 2, false);
     assert_refused(&asked, SL_ERR_INVALID, "i was read for chats");
@@ -302,6 +326,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_joined_prompt_has_the_texts_once_and_the_frame_once),
         cmocka_unit_test(test_joined_prompt_leaves_out_a_capsule_of_other_tokens),
+        cmocka_unit_test(test_joined_prompt_of_offloaded_layers_is_one_text),
         cmocka_unit_test(test_joined_prompt_refuses_by_name),
         cmocka_unit_test(test_joined_prompt_without_the_lead_names_no_document_missing),
     };
