@@ -82,7 +82,9 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
     if (status == SL_OK) {
         int64_t until_ns = request->wait_ms != 0 ? sl_deadline_in_ms(request->wait_ms > 0 ? LOOK_MS : 0)
                                                  : sl_rpc_call_deadline_ns(call) - OPEN_MS * SL_NS_PER_MS;
+        const int64_t began_ns = sl_now_ns();
         reply.restore_ms = sl_document_layers_await(kvstore->layers, &family, &prompt, until_ns);
+        reply.waited_ms = (sl_now_ns() - began_ns) / SL_NS_PER_MS;
     }
     if (reply.restore_ms > 0 && sl_deadline_in_ms(reply.restore_ms) < give_up_ns) {
         return sl_rpc_call_send(call, &reply.base);

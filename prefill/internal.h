@@ -67,6 +67,7 @@ struct sl_prefill_job {
     const char *store_address; // "" for none
     int64_t store_bytes;       // capacity of this store; 0: not known
     bool estimate_errors, no_reuse;
+    bool restoring;              // a store reads the document back: nothing is read
     bool here;                   // nothing is shipped: the host writes the answer from this session
     size_t later_bytes;          // here: promised for the tokens after the prompt
     int64_t most_slots;          // here: of the session, whatever follows

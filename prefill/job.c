@@ -38,6 +38,7 @@ enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct s
     progress.tokens_total = sl_plan_read_tokens(&job->plan);
     progress.tokens_reused = n_reused;
     progress.resident_bytes = (int64_t)resident_bytes;
+    progress.restoring = job->restoring;
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
     event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL;
     event.prefill = &progress;

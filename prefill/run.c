@@ -82,6 +82,7 @@ struct opening {
 
 static bool tell_alive(void *arg) {
     struct opening *opening = arg;
+    opening->job->restoring = true;
     return sl_prefill_send_progress(opening->call, opening->job, 0, 0, 0) == SL_OK &&
            !atomic_load(&opening->job->cancelled);
 }
@@ -104,7 +105,9 @@ static enum sl_status open_offload(struct sl_prefill_job *job, const Sluice__V1_
                                        .restore_ms = request->restore_ms,
                                        .alive = tell_alive,
                                        .arg = &opening};
-    return sl_offload_open(&config, &job->offload, err);
+    enum sl_status status = sl_offload_open(&config, &job->offload, err);
+    job->restoring = false;
+    return status;
 }
 
 // ---- progress -----------------------------------------------------------------------------------------------------
@@ -235,6 +238,7 @@ static void describe_offload(const struct sl_prefill_job *job, Sluice__V1__Retri
     retrieval->offloaded_bytes = stats.shipped_bytes;
     retrieval->reused_tokens = stats.stored_tokens;
     statistics->retrieval = retrieval;
+    statistics->restore_ms = (double)stats.restore_ns / SL_NS_PER_MS;
 }
 
 static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job *job, int64_t shipped_ns) {

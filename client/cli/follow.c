@@ -410,6 +410,9 @@ static void print_times(const Sluice__V1__Statistics *s, FILE *file) {
     fprintf(file, "TTFT         %s", ms_text(s->ttft_ms, "%.0f ms", ttft, sizeof ttft));
     if (s->ttft_ms > 0) {
         fprintf(file, ": queue %.0f, prefill %.0f, ship %.1f", s->queue_ms, s->prefill_ms, s->ship_ms);
+        if (s->restore_ms > 0) {
+            fprintf(file, ", document back from disk %.0f", s->restore_ms);
+        }
     }
     fprintf(file, "\nTPOT         %s, %lld tokens in %s altogether\n",
             ms_text(s->tpot_ms, "%.1f ms", tpot, sizeof tpot), (long long)s->n_output_tokens,

@@ -28,7 +28,9 @@ bool sl_progress_update(struct sl_progress *progress, const Sluice__V1__Event *e
         *progress = (struct sl_progress){
             .phase = "prefill", .done = event->prefill->tokens_done, .total = event->prefill->tokens_total};
         sl_format_bytes((double)event->prefill->resident_bytes, text, sizeof text);
-        if (event->prefill->tokens_reused > 0) {
+        if (event->prefill->restoring) {
+            snprintf(progress->note, sizeof progress->note, "a store reads the document back from its disk");
+        } else if (event->prefill->tokens_reused > 0) {
             snprintf(progress->note, sizeof progress->note, "resident %s, %lld reused", text,
                      (long long)event->prefill->tokens_reused);
         } else {

@@ -219,22 +219,22 @@ static void note_prefill(struct sl_run *run, const Sluice__V1__Statistics *known
 }
 
 static enum sl_status hear_prefill(struct sl_run *run, const Sluice__V1__PrefillEvent *event, struct sl_error *err) {
-    struct sl_job *job = run->job;
     if (sl_run_report_has_read(event)) { // other prompts may be read while this one is shipped
         sl_admission_end_reading(run->context->admission, &run->claim);
     }
     switch (event->what_case) {
     case SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL:
-        sl_run_report_prefill(&run->report, job, event->prefill);
+        sl_run_report_prefill(&run->report, run->job, event->prefill);
+        sl_admission_note_restoring(run->context->admission, &run->claim, event->prefill->restoring);
         return SL_OK;
     case SLUICE__V1__PREFILL_EVENT__WHAT_SHIP:
-        if (sl_job_state(job) == SLUICE__V1__JOB_STATE__PREFILLING) {
-            sl_job_move(job, SLUICE__V1__JOB_STATE__SHIPPING, sl_worker_name(run->claim.decode));
+        if (sl_job_state(run->job) == SLUICE__V1__JOB_STATE__PREFILLING) {
+            sl_job_move(run->job, SLUICE__V1__JOB_STATE__SHIPPING, sl_worker_name(run->claim.decode));
         }
-        sl_run_report_ship(&run->report, job, event->ship);
+        sl_run_report_ship(&run->report, run->job, event->ship);
         return SL_OK;
     case SLUICE__V1__PREFILL_EVENT__WHAT_DONE:
-        sl_run_report_prefill_done(&run->report, job, event->done->statistics, !run->claim.is_here);
+        sl_run_report_prefill_done(&run->report, run->job, event->done->statistics, !run->claim.is_here);
         note_prefill(run, event->done->statistics);
         return sl_remote_kv_check(&run->claim, event->done, err);
     default:

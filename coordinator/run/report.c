@@ -122,6 +122,7 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
         statistics->kept = known->kept;
         statistics->kept_state = known->kept_state;
         statistics->not_cached = known->not_cached;
+        statistics->restore_ms = known->restore_ms;
         if (known->prefill_peak_bytes > statistics->prefill_peak_bytes) {
             statistics->prefill_peak_bytes = known->prefill_peak_bytes;
         }
@@ -155,8 +156,8 @@ void sl_run_report_prefix(struct sl_run_report *report, struct sl_job *job, cons
     statistics->capsule_bytes = known->capsule_bytes;
     statistics->slots_per_head = known->slots_per_head;
     statistics->not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID; // an earlier attempt may have set it
-    sl_job_set_transport(job, known->transport);
     statistics->not_joined = SLUICE__V1__NOT_JOINED__NOT_JOINED_NOT_SAID;
+    sl_job_set_transport(job, known->transport);
     sl_job_statistics_unlock(job);
 }
 

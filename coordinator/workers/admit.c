@@ -217,12 +217,12 @@ static void note_most_read(struct sl_admission *admission, const struct sl_tenan
     admission->most_read_ns = had_ns > admission->most_read_ns ? had_ns : admission->most_read_ns;
 }
 
-// Counts a claimed job as read by a worker, until its prompt was read, or give_back_prefill(). n: 1 or -1.
+// Counts a claimed job as read by a worker, until its prompt was read, or give_back_prefill(). n: 1 or -1; only changes count.
 static void count_reading(struct sl_admission *admission, struct sl_claim *claim, int n) {
-    if (claim->prefill == NULL || claim->has_read) {
+    if (claim->prefill == NULL || claim->has_read || claim->is_reading == (n > 0)) {
         return;
     }
-    claim->has_read = n < 0;
+    claim->is_reading = n > 0;
     struct sl_tenant *tenant = claim->place->tenant;
     admission->now_ns = sl_now_ns();
     admission->n_reading += n;
@@ -532,11 +532,22 @@ int64_t sl_admission_restore_ms(struct sl_admission *admission, const struct sl_
 }
 
 void sl_admission_end_reading(struct sl_admission *admission, struct sl_claim *claim) {
-    SL_LOCKED(&admission->mutex);
-    if (!claim->has_read) {
-        count_reading(admission, claim, -1);
-        choose_and_wake_first(admission);
+    if (claim->has_read) {
+        return;
     }
+    SL_LOCKED(&admission->mutex);
+    count_reading(admission, claim, -1);
+    claim->has_read = true;
+    choose_and_wake_first(admission);
+}
+
+void sl_admission_note_restoring(struct sl_admission *admission, struct sl_claim *claim, bool is_restoring) {
+    if (claim->is_reading != is_restoring) { // as with every report but two
+        return;
+    }
+    SL_LOCKED(&admission->mutex);
+    count_reading(admission, claim, is_restoring ? -1 : 1);
+    choose_and_wake_first(admission);
 }
 
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim) {

@@ -94,9 +94,10 @@ struct sl_queue_place {
 // Workers promised to a job. Owned by the caller between claim and release.
 struct sl_claim {
     struct sl_worker *prefill; // NULL when there is nothing to prefill, or no more
-    bool has_read;             // the prompt was read; it may still be shipped
     struct sl_worker *decode;
     int64_t line_tokens;          // that are to be read: probably no store has them
+    bool is_reading;              // the prompt counts as being read
+    bool has_read;                // the prompt was read; it may still be shipped
     bool is_here;                 // both are one worker, which reads the prompt and writes the answer
     char why[SL_PLACE_WHY_BYTES]; // why the prompt is read there; "" where there was no choice
     struct sl_queue_place *place; // the claim's place, which outlives it
@@ -183,6 +184,8 @@ void sl_admission_note_prefill(struct sl_admission *admission, int64_t n_tokens,
 // Returns how long the job of this demand waits for its document to come back from a store's disk (place.h).
 int64_t sl_admission_restore_ms(struct sl_admission *admission, const struct sl_demand *demand, int64_t deadline_ns);
 
+// Notes whether the prefill worker waits for a store that reads the job's document back: meanwhile it reads nothing for the tenant.
+void sl_admission_note_restoring(struct sl_admission *admission, struct sl_claim *claim, bool is_restoring);
 // Notes that the prompt was read, and is only shipped from now on: the worker may read another. Idempotent.
 void sl_admission_end_reading(struct sl_admission *admission, struct sl_claim *claim);
 // Releases the prefill worker for other jobs, once the prompt has been read and shipped.

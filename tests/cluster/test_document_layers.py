@@ -31,7 +31,9 @@ def test_both_parts_are_on_the_disk_of_a_store_that_restarts():
                 for end, answer in wanted.items():
                     restart(cluster, "kvstore-0")
                     finished, events = cluster.answer(asking("gpl", end))  # at once: it waits for the disk
-                    assert reused(made, finished) and tokens(events) == answer, (recipe, end, finished.statistics)
+                    s = finished.statistics
+                    assert reused(made, finished) and tokens(events) == answer, (recipe, end, s)
+                    assert s.restore_ms >= 0 and s.queue_ms + s.restore_ms + s.prefill_ms + s.ship_ms < s.ttft_ms, s
                 assert of(cluster.channel, "Get", "gpl").store == "kvstore-0"
                 files = on_disk(disk)
                 of(cluster.channel, "Delete", "gpl")

@@ -470,5 +470,6 @@ void sl_offload_get_stats(const struct sl_offload *offload, struct sl_offload_st
                                            .shipped_tokens = o->shipped_tokens,
                                            .stored_tokens = sl_offload_is_stored(o) ? o->plan->n_prompt : o->n_stored,
                                            .read_back_bytes = o->read_back_bytes,
-                                           .read_back_wait_ns = o->read_back_wait_ns};
+                                           .read_back_wait_ns = o->read_back_wait_ns,
+                                           .restore_ns = o->restore_ns};
 }

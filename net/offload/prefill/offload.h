@@ -111,5 +111,6 @@ struct sl_offload_stats {
     // Each replica counts; tokens that have slots.
     int64_t shipped_bytes, shipped_tokens, stored_tokens;
     int64_t read_back_bytes, read_back_wait_ns;
+    int64_t restore_ns; // waited for stores that read the prompt's document back from their disks
 };
 void sl_offload_get_stats(const struct sl_offload *offload, struct sl_offload_stats *stats_out);

@@ -70,6 +70,7 @@ struct sl_offload {
     const char *job_id;
     struct sl_rpc_call *parent;
     int64_t restored_by_ns; // until then it waits for documents to come back
+    int64_t restore_ns;     // that it waited for them
     bool (*alive)(void *arg);
     void *arg;
     struct sl_offloaded_heads offloaded_heads;

@@ -73,12 +73,15 @@ static enum sl_status check_remote_kv(const struct sl_offload *offload, const st
 // have been faster; then takes what the store has.
 static enum sl_status open_restored(struct sl_offload *offload, struct sl_store_link *link,
                                     Sluice__V1__OpenAnnexRequest *request, struct sl_error *err) {
+    const int64_t began_ns = sl_now_ns();
     for (int i = 0;; i++) {
         int64_t left_ms = (offload->restored_by_ns - sl_now_ns()) / SL_NS_PER_MS;
         request->wait_ms = left_ms > 0 ? left_ms : -1;
         SL_TRY(call(offload, link, &sl_method_store_open_annex, &request->base, CALL_MS,
                     (ProtobufCMessage **)&link->remote_kv, err));
         if (link->remote_kv->restore_ms <= 0 || request->wait_ms < 0) {
+            const int64_t waited_ns = sl_now_ns() - began_ns, last_ns = link->remote_kv->waited_ms * SL_NS_PER_MS;
+            offload->restore_ns += i > 0 || last_ns > waited_ns ? waited_ns : last_ns > 0 ? last_ns : 0;
             return SL_OK;
         }
         sluice__v1__annex__free_unpacked(link->remote_kv, NULL);

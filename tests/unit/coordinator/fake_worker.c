@@ -83,6 +83,7 @@ static enum sl_status send_prefill_done(struct fake_worker *worker, struct sl_rp
     statistics.prefill_peak_bytes = 7777;
     statistics.slots_per_head = 12.5;
     statistics.slots_evicted = 3;
+    statistics.restore_ms = 7;
     statistics.not_cached = request->no_reuse ? SLUICE__V1__NOT_CACHED__NOT_CACHED_OFF : 0;
     statistics.transport = "put/fake";
     Sluice__V1__PrefillDone done = SLUICE__V1__PREFILL_DONE__INIT;

@@ -121,6 +121,7 @@ static void test_statistics_come_from_both_legs_and_the_clock(void **state) {
     double gap_ms = s->total_ms - s->ttft_ms - s->tpot_ms * 10; // the definition: tpot = (end - first) / (out - 1)
     assert_true(gap_ms > -0.01 && gap_ms < 0.01);
     assert_int_equal(s->not_cached, SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID);
+    assert_true(s->restore_ms == 7);
     fake_events_free(&events);
     request.no_reuse = true; // the worker is told
     fake_generate(&cluster, &request, &events);

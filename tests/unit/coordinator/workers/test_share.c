@@ -260,6 +260,28 @@ static void test_a_tenant_that_had_less_of_the_readers_is_first(void **state) {
     tear_down(&two);
 }
 
+// A prompt that waits for its document to come back from a disk takes no time of the readers.
+static void test_a_tenant_whose_document_comes_back_reads_nothing(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 100);
+    assert_true(starts_to_read(&two.greedy));
+    sl_admission_note_restoring(two.admission, &two.greedy.claims[0], true);
+    assert_int_equal(two.greedy.tenant->n_reading, 0);
+    now_ns += 10 * SL_NS_PER_S;
+    sl_admission_note_restoring(two.admission, &two.greedy.claims[0], true); // with every report
+    sl_admission_note_restoring(two.admission, &two.greedy.claims[0], false);
+    assert_int_equal(two.greedy.tenant->n_reading, 1);
+    read_for(&two.greedy, 10);
+    assert_true(starts_to_read(&two.other));
+    read_for(&two.other, 30);
+    assert_true(starts_to_read(&two.greedy));
+    assert_false(starts_to_read(&two.other)); // has had 30 ms, the first one 10
+    sl_admission_note_restoring(two.admission, &two.greedy.claims[1], true);
+    assert_int_equal(start_waiting(&two.other), 1);
+    tear_down(&two); // it ends while it waits
+}
+
 // While a tenant did not ask, others had the readers. It gets a fifth of a second of that back, not all.
 static void test_a_tenant_that_asks_has_a_limited_credit(void **state) {
     (void)state;
@@ -479,6 +501,7 @@ int main(void) {
         cmocka_unit_test(test_a_tenant_leaves_places_to_another_that_asks),
         cmocka_unit_test(test_a_tenant_leaves_readers_to_another),
         cmocka_unit_test(test_a_tenant_that_had_less_of_the_readers_is_first),
+        cmocka_unit_test(test_a_tenant_whose_document_comes_back_reads_nothing),
         cmocka_unit_test(test_a_tenant_that_asks_has_a_limited_credit),
         cmocka_unit_test(test_a_long_prompt_gives_no_credit),
         cmocka_unit_test(test_a_prompt_that_is_shipped_is_not_read),

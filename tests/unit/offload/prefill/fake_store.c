@@ -130,6 +130,7 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
     reply.lease_id = lease_id;
     reply.lease_ms = FAKE_LEASE_MS;
     reply.n_tokens = n_tokens;
+    reply.waited_ms = store->waited_ms;
     reply.fabric_address = (char *)sl_fabric_address(store->fabric);
     reply.fabric_epoch = sl_fabric_epoch(store->fabric);
     reply.window.data = store->ticket;

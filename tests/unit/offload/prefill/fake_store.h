@@ -55,6 +55,7 @@ struct fake_store {
     bool says_exists;                 // OpenAnnex is answered by what is none of its answers
     int n_restoring;                  // calls of OpenAnnex that say that the document is read back
     int64_t wait_ms;                  // of the last call
+    int64_t waited_ms;                // as the reply says
     int n_unready;                    // calls of AwaitAnnex that come back with nothing, after a while
 };
 

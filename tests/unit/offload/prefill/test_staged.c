@@ -117,12 +117,11 @@ static struct sl_session *read_all(struct fixture *f, const struct sl_plan *plan
     return session;
 }
 
-// The same with two layers at the store; in f->session.
-static void read_offloading(struct fixture *f, const struct sl_plan *plan, struct sl_session *resumed) {
-    Sluice__V1__StoreShare share = SLUICE__V1__STORE_SHARE__INIT, *shares[] = {&share};
-    Sluice__V1__AnnexShare **remote_kvs = NULL;
-    size_t n_remote_kvs = 0;
+// Opens the remote KV of two layers at the store.
+static void open_offload(struct fixture *f, const struct sl_plan *plan) {
+    static Sluice__V1__StoreShare share, *shares[] = {&share}; // outlive the offload
     struct sl_error err = {0};
+    sluice__v1__store_share__init(&share);
     share.address = (char *)fake_store_address(&f->store);
     share.n_lanes = 4;
     struct sl_offload_config config = {.node = &f->node,
@@ -136,8 +135,16 @@ static void read_offloading(struct fixture *f, const struct sl_plan *plan, struc
     if (sl_offload_open(&config, &f->offload, &err) != SL_OK || sl_offload_stage(f->offload, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
-    f->session = read_all(f, plan, resumed);
+}
+
+// Reads the prompt with two layers at the store; in f->session.
+static void read_offloading(struct fixture *f, const struct sl_plan *plan, struct sl_session *resumed) {
+    Sluice__V1__AnnexShare **remote_kvs = NULL;
+    size_t n_remote_kvs = 0;
+    struct sl_error err = {0};
     enum sl_status status;
+    open_offload(f, plan);
+    f->session = read_all(f, plan, resumed);
     do {
         status = sl_offload_finish(f->offload, f->session, sl_deadline_in_ms(1000), &remote_kvs, &n_remote_kvs, &err);
     } while (status == SL_AGAIN);
@@ -242,9 +249,24 @@ static void test_offloaded_pages_come_down_and_go_up(void **state) {
     sl_session_destroy(&whole);
 }
 
+// The time in which a store reads the document back is told apart: that between its answers, and that before its only one.
+static void test_the_wait_for_a_disk_is_counted(void **state) {
+    struct fixture *f = *state;
+    for (int i = 0; i < 3; i++) {
+        struct sl_offload_stats stats;
+        f->store.n_restoring = i == 0 ? 2 : 0;
+        f->store.waited_ms = i == 1 ? 60000 : 0; // which the job's clock contradicts
+        open_offload(f, &f->plan);
+        sl_offload_get_stats(f->offload, &stats);
+        assert_true(i < 2 ? stats.restore_ns > 0 && stats.restore_ns < 60000 * SL_NS_PER_MS : stats.restore_ns == 0);
+        sl_offload_close(&f->offload);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_offloaded_pages_come_down_and_go_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_wait_for_a_disk_is_counted, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
