@@ -169,7 +169,7 @@ def test_decode_joins_documents():
                 s = finished.statistics
                 # Each document lacks up to a page at its end, and each later one its first 32 tokens.
                 assert sum(made[n] for n in names) - 128 * len(names) <= s.n_reused_tokens < s.n_prompt_tokens - 32 * (len(names) - 1), s
-                assert s.slots_per_head == s.n_reused_tokens, s
+                assert s.slots_per_head == s.n_reused_tokens and s.not_joined == inference.NOT_JOINED_NOT_SAID, s
                 assert finished.text.strip() == FACTS[key][1] and s.transport in ("store", "held"), finished
                 assert ["with the stored beginning" in detail for detail in begun(events)] == [True], events
 
@@ -192,6 +192,7 @@ def test_decode_joins_documents():
         # A long question goes to prefill, which reads all after the first document.
         finished, events = cluster.answer(inference.GenerateRequest(documents=["b", "a"], text=document(2000, seed=4), max_new_tokens=2))
         assert "prefill-0" in begun(events)[0] and finished.statistics.n_reused_tokens < made["b"], finished
+        assert finished.statistics.not_joined == inference.NOT_JOINED_UNAVAILABLE, finished
 
         # Names that cannot be joined are refused.
         invalid, missing = [grpc.StatusCode.INVALID_ARGUMENT], [grpc.StatusCode.NOT_FOUND]

@@ -219,6 +219,29 @@ static void test_follow_says_why_nothing_was_reused(void **state) {
     }
 }
 
+static void test_follow_says_why_documents_were_not_joined(void **state) {
+    (void)state;
+    for (int why = 0; why <= SLUICE__V1__NOT_JOINED__NOT_JOINED_UNAVAILABLE + 1;
+         why++) { // the last is of a newer worker
+        Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+        statistics.not_joined = (Sluice__V1__NotJoined)why;
+        statistics.ttft_ms = 100;
+        statistics.restore_ms = why;
+        const char *word = sl_not_joined_word(statistics.not_joined);
+        assert_int_equal(word != NULL, why > 0 && why <= SLUICE__V1__NOT_JOINED__NOT_JOINED_UNAVAILABLE);
+        char *text, *line;
+        size_t n_bytes;
+        FILE *file = open_memstream(&text, &n_bytes);
+        sl_statistics_print(&statistics, file);
+        fclose(file);
+        assert_true(asprintf(&line, "\ndocuments    read as one text (not joined: %s)\n", word ? word : "") > 0);
+        assert_int_equal(strstr(text, line) != NULL, word != NULL);
+        assert_int_equal(strstr(text, ", document back from disk ") != NULL, why > 0);
+        free(line);
+        free(text);
+    }
+}
+
 static void test_follow_says_that_an_answer_is_empty(void **state) {
     (void)state;
     for (int chat = 0; chat < 2; chat++) {
@@ -381,6 +404,7 @@ int main(void) {
         cmocka_unit_test(test_follow_shows_what_is_unknown_as_unknown),
         cmocka_unit_test(test_follow_says_what_is_kept),
         cmocka_unit_test(test_follow_says_why_nothing_was_reused),
+        cmocka_unit_test(test_follow_says_why_documents_were_not_joined),
         cmocka_unit_test(test_follow_says_that_an_answer_is_empty),
         cmocka_unit_test(test_follow_says_why_a_short_capsule_is_larger),
         cmocka_unit_test(test_follow_draws_progress_on_a_terminal_until_the_answer),

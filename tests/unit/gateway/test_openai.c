@@ -370,14 +370,20 @@ static void test_one_object(void **state) {
     statistics.sampling = NULL;
     assert_null(strstr(drawn, "kept")); // nothing is said of copies
     assert_null(strstr(drawn, "not_cached"));
+    assert_null(strstr(drawn, "not_joined"));
     free(drawn);
     statistics.kept = SLUICE__V1__KEPT__KEPT_NOT_TOO_LARGE;
     statistics.kept_state = SLUICE__V1__KEPT__KEPT_STORED;
     statistics.not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_OTHER_LENGTH;
+    statistics.not_joined = SLUICE__V1__NOT_JOINED__NOT_JOINED_OFFLOADED;
+    statistics.restore_ms = 7;
     drawn = sl_openai_whole(&answer, &finished);
     assert_non_null(drawn);
     assert_non_null(strstr(drawn, "\"kept\":\"too_large\",\"kept_state\":\"stored\",\"not_cached\":\"other_length\""));
+    assert_non_null(strstr(drawn, "\"not_joined\":\"offloaded\",\"restore_ms\":7.0"));
     free(drawn);
+    statistics.not_joined = SLUICE__V1__NOT_JOINED__NOT_JOINED_NOT_SAID;
+    statistics.restore_ms = 0;
     statistics.kept = statistics.kept_state = SLUICE__V1__KEPT__KEPT_NOT_SAID;
     statistics.not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
 
