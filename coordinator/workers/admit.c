@@ -542,7 +542,7 @@ void sl_admission_end_reading(struct sl_admission *admission, struct sl_claim *c
 }
 
 void sl_admission_note_restoring(struct sl_admission *admission, struct sl_claim *claim, bool is_restoring) {
-    if (claim->is_reading != is_restoring) { // as with every report but two
+    if (claim->has_read || claim->is_reading != is_restoring) { // as with every report but two
         return;
     }
     SL_LOCKED(&admission->mutex);
