@@ -36,6 +36,7 @@ struct sl_disk {
     _Atomic int64_t deadline_ns; // for writing
     _Atomic int64_t n_hits, n_dropped;
     _Atomic bool failed;
+    struct sl_disk_unread unread; // of the thread that has the turn to read
     pthread_mutex_t mutex;
     pthread_cond_t recalled;
     // Under the mutex:
@@ -332,7 +333,7 @@ static enum sl_status read_in(struct sl_disk *disk, const struct sl_disk_entry *
                               struct sl_error *err) {
     struct sl_capsule_bytes capsule = {0};
     SL_TRY(sl_room_take_block(disk->config.room, "disk", (size_t)found->head.body_bytes, &capsule.body, err));
-    SL_TRY_OR(sl_disk_folder_read(disk->folder, found, capsule.body, &capsule, keys_out, err),
+    SL_TRY_OR(sl_disk_folder_read(disk->folder, found, &disk->unread, capsule.body, &capsule, keys_out, err),
               sl_capsule_bytes_free(&capsule, disk->config.room->arena));
     *capsule_out = capsule;
     return SL_OK;

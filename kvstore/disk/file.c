@@ -187,7 +187,7 @@ enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
         n = (ssize_t)least;
     }
     ssize_t n_hashes = n == (ssize_t)head_bytes(&head) ? read_at(fd, (size_t)n, hashes_out, hash_bytes) : 0;
-    SL_FAIL_IF(n < 0 || n_hashes < 0 || fstat(fd, &file) != 0, err, SL_ERR_INVALID, "it cannot be read: %s",
+    SL_FAIL_IF(n < 0 || n_hashes < 0 || fstat(fd, &file) != 0, err, SL_ERR_IO, "it cannot be read: %s",
                strerror(errno));
     SL_FAIL_IF((size_t)n < least || memcmp(head.magic, MAGIC, sizeof head.magic) != 0, err, SL_ERR_INVALID,
                "it is no capsule, or was never finished");
@@ -201,24 +201,24 @@ enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
     return SL_OK;
 }
 
-static bool read_content(struct content *content, uint8_t *data, size_t bytes) {
+static enum sl_status read_content(struct content *content, uint8_t *data, size_t bytes, struct sl_error *err) {
     for (size_t done = 0; done < bytes;) {
         size_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        if (read_at(content->fd, content->at, data + done, piece) != (ssize_t)piece) {
-            return false;
-        }
+        ssize_t n = read_at(content->fd, content->at, data + done, piece);
+        SL_FAIL_IF(n < 0, err, SL_ERR_IO, "it cannot be read: %s", strerror(errno));
+        SL_FAIL_IF(n != (ssize_t)piece, err, SL_ERR_INVALID, "it is cut short");
         content->digest = sl_hash(data + done, piece, content->digest);
         done += piece;
         content->at += piece;
     }
-    return true;
+    return SL_OK;
 }
 
 enum sl_status sl_disk_file_read_content(int fd, const struct sl_disk_head *head, uint8_t *header_out, void *body_out,
                                          struct sl_error *err) {
     struct content content = {.fd = fd, .at = content_at(head)};
     posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-    bool is_whole = read_content(&content, header_out, head->header_bytes) &&
-                    read_content(&content, body_out, head->body_bytes) && content.digest == head->content_digest;
-    return is_whole ? SL_OK : sl_fail(err, SL_ERR_INVALID, "its file cannot be read, or fails its digest");
+    SL_TRY(read_content(&content, header_out, head->header_bytes, err));
+    SL_TRY(read_content(&content, body_out, head->body_bytes, err));
+    return content.digest == head->content_digest ? SL_OK : sl_fail(err, SL_ERR_INVALID, "it fails its digest");
 }

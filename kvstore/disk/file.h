@@ -54,12 +54,12 @@ int sl_disk_file_open(int dir_fd, uint64_t id);
 enum sl_status sl_disk_file_write(int fd, const struct sl_stored *stored, bool (*go_on)(void *arg), void *arg,
                                   struct sl_disk_head *head_out, struct sl_error *err);
 
-// Reads head and hashes. SL_ERR_INVALID: it is no such file, damaged, truncated, or cannot be read; hashes_out is
-// undefined then.
+// Reads head and hashes. SL_ERR_INVALID: it is no such file, damaged or truncated. SL_ERR_IO: the disk does not give it.
+// hashes_out is undefined then.
 enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
                                       struct sl_hash128 hashes_out[SL_CAPSULE_CACHE_MAX_PREFIXES - 1],
                                       struct sl_error *err);
 
-// Reads the rest, given the head: header_out[header_bytes], body_out[body_bytes]. SL_ERR_INVALID, as above.
+// Reads the rest, given the head: header_out[header_bytes], body_out[body_bytes]. SL_ERR_INVALID, SL_ERR_IO, as above.
 enum sl_status sl_disk_file_read_content(int fd, const struct sl_disk_head *head, uint8_t *header_out, void *body_out,
                                          struct sl_error *err);

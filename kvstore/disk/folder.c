@@ -122,19 +122,25 @@ static enum sl_status enter(struct sl_disk_folder *folder, const struct sl_disk_
 
 // ---- open and close ---------------------------------------------------------------------------------------------------
 
-// Opens a file for reading. SL_ERR_INVALID: it cannot be used. SL_ERR_EXHAUSTED: it may be fine, but cannot be opened
-// now.
+// Opens a file for reading. SL_ERR_INVALID: it cannot be used. SL_ERR_EXHAUSTED, SL_ERR_IO: it may be fine, but cannot
+// be opened now.
 static enum sl_status open_file(const struct sl_disk_folder *folder, uint64_t id, int *fd_out, struct sl_error *err) {
     int fd = sl_disk_file_open(folder->place.dir_fd, id);
     if (fd < 0) {
-        bool not_now = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
-        return sl_fail(err, not_now ? SL_ERR_EXHAUSTED : SL_ERR_INVALID, "it cannot be opened: %s", strerror(errno));
+        bool not_now = errno == EMFILE || errno == ENFILE || errno == ENOMEM,
+             is_gone = errno == ENOENT || errno == ELOOP;
+        return sl_fail(err,
+                       not_now   ? SL_ERR_EXHAUSTED
+                       : is_gone ? SL_ERR_INVALID
+                                 : SL_ERR_IO,
+                       "it cannot be opened: %s", strerror(errno));
     }
     *fd_out = fd;
     return SL_OK;
 }
 
-// Reads the head of a file that existed before we started. SL_ERR_INVALID: the file cannot be used.
+// Reads the head of a file that existed before we started. SL_ERR_INVALID: the file cannot be used. SL_ERR_IO: it cannot
+// be read now.
 static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t id, struct sl_disk_entry *entry_out,
                                  struct sl_hash128 hashes_out[SL_CAPSULE_CACHE_MAX_PREFIXES - 1],
                                  struct sl_error *err) {
@@ -148,8 +154,8 @@ static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t i
     return status;
 }
 
-// Enters such a file as the most recently used capsule, or removes it.
-static enum sl_status restore(struct sl_disk_folder *folder, const struct sl_disk_file *file, int64_t *n_removed,
+// Enters such a file as the most recently used capsule, or removes it; marks one that cannot be read now.
+static enum sl_status restore(struct sl_disk_folder *folder, struct sl_disk_file *file, int64_t *n_removed,
                               struct sl_error *err) {
     struct sl_disk_entry entry, older;
     struct sl_error why = {0};
@@ -159,8 +165,9 @@ static enum sl_status restore(struct sl_disk_folder *folder, const struct sl_dis
         ++*n_removed;
         return sl_disk_folder_remove(folder, file->id, err);
     }
-    SL_FAIL_IF(status != SL_OK, err, status, "%.200s/%s: %s", folder->place.path, sl_disk_file_name(file->id).text,
-               why.text);
+    file->is_unread = status == SL_ERR_IO;
+    SL_FAIL_IF(status != SL_OK, err, file->is_unread ? SL_OK : status, "%.200s/%s: %s", folder->place.path,
+               sl_disk_file_name(file->id).text, why.text);
     entry.used_ns = file->used_ns;
     if (sl_disk_index_get(folder->index, &entry.head.key, &older)) {
         ++*n_removed;
@@ -169,19 +176,42 @@ static enum sl_status restore(struct sl_disk_folder *folder, const struct sl_dis
     return status == SL_OK ? enter(folder, &entry, folder->hashes, err) : status;
 }
 
+/*
+ * Removes the files that could not be read, as damaged ones. Fails if they are more than half of all: then the disk
+ * fails, not the files, and it may give them later. why: of the last of them.
+ */
+static enum sl_status remove_unread(struct sl_disk_folder *folder, const struct sl_disk_file *files, size_t n_files,
+                                    int64_t *n_removed, const struct sl_error *why, struct sl_error *err) {
+    size_t n_unread = 0;
+    for (size_t i = 0; i < n_files; i++) {
+        n_unread += files[i].is_unread;
+    }
+    SL_FAIL_IF(n_unread > n_files / 2, err, SL_ERR_IO, "files=%zu of %zu cannot be read, and stay: %.300s", n_unread,
+               n_files, why->text);
+    enum sl_status status = SL_OK;
+    for (size_t i = 0; i < n_files && status == SL_OK; i++) {
+        status = files[i].is_unread ? sl_disk_folder_remove(folder, files[i].id, err) : SL_OK;
+        *n_removed += files[i].is_unread;
+    }
+    return status;
+}
+
 static enum sl_status restore_all(struct sl_disk_folder *folder, struct sl_error *err) {
     struct sl_disk_file *files;
     size_t n_files;
     int64_t n_removed = 0, begin_ns = sl_now_ns();
+    struct sl_error why = {0};
     enum sl_status status = sl_disk_scan(folder->place.dir_fd, &files, &n_files, err);
     SL_TRY_OR(status, sl_error_prefix(err, folder->place.path));
     struct sl_disk_read_ahead *ahead = sl_disk_read_ahead_start(folder->place.dir_fd, files, n_files);
     for (size_t i = 0; i < n_files && status == SL_OK; i++) {
-        status = restore(folder, &files[i], &n_removed, err);
+        status = restore(folder, &files[i], &n_removed, &why);
         folder->next_id = files[i].id >= folder->next_id ? files[i].id + 1 : folder->next_id;
         folder->last_use_ns = files[i].used_ns;
     }
     sl_disk_read_ahead_stop(&ahead);
+    status = status == SL_OK ? remove_unread(folder, files, n_files, &n_removed, &why, err)
+                             : sl_fail(err, status, "%s", why.text);
     free(files);
     if (n_removed > 0) {
         sl_log_warn(
@@ -370,7 +400,7 @@ bool sl_disk_folder_find(struct sl_disk_folder *folder, const struct sl_prefix *
     return sl_disk_index_find(folder->index, prefixes, n_prefixes, at_out, entry_out);
 }
 
-// Reads a capsule. SL_ERR_INVALID: it is damaged, or removed.
+// Reads a capsule. SL_ERR_INVALID: it is damaged, or removed. SL_ERR_EXHAUSTED, SL_ERR_IO: it cannot be read now.
 static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
                                 struct sl_hash128 *hashes_out, const struct sl_capsule_bytes *into,
                                 struct sl_error *err) {
@@ -385,9 +415,21 @@ static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_d
     return status;
 }
 
-enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_entry *entry, void *body,
-                                   struct sl_capsule_bytes *capsule_out, struct sl_capsule_keys *keys_out,
-                                   struct sl_error *err) {
+// Notes that a file could not be read. Returns whether it could not be read before, either.
+static bool note_unread(struct sl_disk_unread *unread, uint64_t id) {
+    const uint64_t most = sizeof unread->ids / sizeof *unread->ids;
+    for (uint64_t i = 0; i < unread->n && i < most; i++) {
+        if (unread->ids[i] == id) {
+            return true;
+        }
+    }
+    unread->ids[unread->n++ % most] = id;
+    return false;
+}
+
+enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
+                                   struct sl_disk_unread *unread, void *body, struct sl_capsule_bytes *capsule_out,
+                                   struct sl_capsule_keys *keys_out, struct sl_error *err) {
     const struct sl_disk_head *head = &entry->head;
     struct sl_capsule_bytes capsule = {body, head->body_bytes, malloc(head->header_bytes), head->header_bytes};
     struct sl_capsule_keys keys = {.id = head->key,
@@ -404,11 +446,14 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
     } else {
         status = read_file(folder, entry, keys.hashes, &capsule, &why);
     }
+    if (status == SL_ERR_IO && note_unread(unread, entry->id)) {
+        status = SL_ERR_INVALID;
+    }
     if (status == SL_ERR_INVALID) { // or it was removed meanwhile; then do not log
         status = sl_disk_folder_discard(folder, entry, why.text, err);
         SL_THEN(status, sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more"));
     } else if (why.text[0]) {
-        sl_fail(err, status, "%s", why.text);
+        sl_fail(err, status, "%.200s/%s: %s", folder->place.path, sl_disk_file_name(entry->id).text, why.text);
     }
     if (status != SL_OK) {
         free(capsule.header);

@@ -9,7 +9,8 @@
  *         start from the heads of the files. So no other file could be damaged or disagree with them, and a damaged
  *         file costs its own capsule only. The start removes every file that does not hold what its head must say: a
  *         file that a killed process left, one that is truncated or damaged, the older of two for the same capsule. It
- *         does not touch files with other names.
+ *         does not touch files with other names. A file that the disk does not give may be whole. It is removed if most
+ *         other files can be read, or after it could not be read twice; so a disk that fails for a while loses nothing.
  *         The index may take a 64th of the bytes in memory (4 MiB at least, 1 GiB at most). When it or the folder is
  *         full, capsules are evicted by the policy, at a start the least recently used ones. When other programs have filled the disk, as much is
  *         evicted as the new capsule needs; if they take that too, new capsules are dropped and nothing more is evicted
@@ -51,14 +52,20 @@ enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct 
 bool sl_disk_folder_find(struct sl_disk_folder *folder, const struct sl_prefix *prefixes, size_t n_prefixes,
                          size_t *at_out, struct sl_disk_entry *entry_out);
 
+// The last files that could not be read. Zeros at first; the caller keeps it when it opens the folder anew.
+struct sl_disk_unread {
+    uint64_t ids[8], n; // a ring of the last of n
+};
+
 /*
  * Reads the capsule into body[entry->head.body_bytes], which *capsule_out then refers to; its header and
  * keys_out->hashes are malloc'd, and the caller frees them. SL_ERR_NOT_FOUND: it was removed meanwhile, or it was
- * damaged and is now removed (logged). SL_ERR_EXHAUSTED. SL_ERR_IO: a damaged file cannot be removed.
+ * damaged, or could not be read twice, and is now removed (logged). SL_ERR_EXHAUSTED. SL_ERR_IO: it cannot be read, and
+ * stays; or a damaged file cannot be removed.
  */
-enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_entry *entry, void *body,
-                                   struct sl_capsule_bytes *capsule_out, struct sl_capsule_keys *keys_out,
-                                   struct sl_error *err);
+enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
+                                   struct sl_disk_unread *unread, void *body, struct sl_capsule_bytes *capsule_out,
+                                   struct sl_capsule_keys *keys_out, struct sl_error *err);
 // Removes a capsule that cannot be used although its digests match, and logs why. SL_ERR_IO.
 enum sl_status sl_disk_folder_discard(struct sl_disk_folder *folder, const struct sl_disk_entry *entry, const char *why,
                                       struct sl_error *err);

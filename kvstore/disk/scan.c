@@ -36,7 +36,7 @@ static enum sl_status list(DIR *dir, struct sl_disk_file **files, size_t *n_file
     int64_t now_s = sl_wall_ms() / 1000;
     struct dirent *name;
     while (errno = 0, (name = readdir(dir))) {
-        struct sl_disk_file file;
+        struct sl_disk_file file = {.is_unread = false};
         struct stat about;
         if (!sl_disk_file_is_named(name->d_name, &file.id) ||
             fstatat(dirfd(dir), name->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode)) {

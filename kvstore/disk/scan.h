@@ -17,6 +17,7 @@
 struct sl_disk_file {
     uint64_t id;
     int64_t used_ns; // since the Unix epoch
+    bool is_unread;  // of the caller, false at first: the disk did not give its head
 };
 
 // Lists regular files that are named like capsules, least recently used first; *files_out is malloc'd. SL_ERR_IO,

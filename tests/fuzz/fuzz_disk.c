@@ -79,8 +79,9 @@ static void read_back(struct sl_disk_folder *folder, const struct sl_disk_entry 
     uint8_t *body = malloc(found->head.body_bytes);
     struct sl_capsule_bytes capsule;
     struct sl_capsule_keys keys;
+    struct sl_disk_unread unread = {.n = 0};
     require(body != NULL);
-    if (sl_disk_folder_read(folder, found, body, &capsule, &keys, NULL) == SL_OK) {
+    if (sl_disk_folder_read(folder, found, &unread, body, &capsule, &keys, NULL) == SL_OK) {
         size_t at = file->n - capsule.body_bytes;
         require(memcmp(capsule.body, file->bytes + at, capsule.body_bytes) == 0);
         require(memcmp(capsule.header, file->bytes + at - capsule.header_bytes, capsule.header_bytes) == 0);

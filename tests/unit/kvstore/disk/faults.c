@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,7 +45,7 @@ int fault_hits(void) {
 
 static bool is_hit(const char *name, enum fault_scope call, struct fault *fault_out) {
     pthread_mutex_lock(&mutex);
-    bool counts = active && call >= current.scope;
+    bool counts = active && call >= current.scope && (!current.only || strcmp(name, current.only) == 0);
     bool hit = counts && (n_calls == current.at || (current.lasting && n_calls > current.at));
     n_calls += counts;
     n_hits += hit;

@@ -24,6 +24,7 @@ struct fault {
     int at;                 // the first call that it hits, from 0 on
     bool lasting;           // all later ones as well
     enum fault_scope scope; // other calls are not counted
+    const char *only;       // nor those of other names; NULL: all are
 };
 
 void fault_begin(const struct fault *fault);

@@ -109,7 +109,7 @@ enum sl_status read_back(struct fixture *fixture, const struct sl_disk_entry *fo
     void *body = malloc(head->body_bytes);
     struct sl_capsule_bytes capsule;
     struct sl_capsule_keys keys;
-    enum sl_status status = sl_disk_folder_read(fixture->folder, found, body, &capsule, &keys, NULL);
+    enum sl_status status = sl_disk_folder_read(fixture->folder, found, &fixture->unread, body, &capsule, &keys, NULL);
     if (status == SL_OK) {
         struct sl_stored *expected = make_stored(seed, head->n_hashes, head->body_bytes);
         assert_ptr_equal(capsule.body, body);

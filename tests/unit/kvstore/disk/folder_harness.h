@@ -18,6 +18,7 @@
 struct fixture {
     char path[64];
     struct sl_disk_folder *folder;
+    struct sl_disk_unread unread;
 };
 
 // For cmocka: an open folder of MAX_BYTES.

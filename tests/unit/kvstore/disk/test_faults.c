@@ -205,6 +205,72 @@ static void test_folder_makes_way_once_where_others_fill_the_disk(void **state) 
     assert_int_equal(write_capsule(fixture, 30, 3, SMALL), SL_OK); // there is room again
 }
 
+#define N_FILES 7
+
+static const struct fault unreadable = {.kind = FAULT_ERROR, .error = EIO, .lasting = true, .only = "pread"};
+
+static int count_readable(struct fixture *fixture) {
+    int n = 0;
+    for (int seed = 0; seed < N_FILES; seed++) {
+        n += has(fixture, seed);
+    }
+    return n;
+}
+
+static void fill_all(struct fixture *fixture) {
+    for (int seed = 0; seed < N_FILES; seed++) {
+        assert_int_equal(write_capsule(fixture, seed, 3, SMALL), SL_OK);
+    }
+}
+
+// A disk that gives no bytes for a while, though files can be removed, costs no capsule: neither at a start nor while it is used.
+static void test_folder_keeps_what_a_disk_does_not_give_for_a_while(void **state) {
+    struct fixture *fixture = *state;
+    for (int at = 0; at < 2; at++) { // all files, or all but the first
+        struct fault fault = unreadable;
+        struct sl_error err = {0};
+        fill_all(fixture);
+        sl_disk_folder_close(&fixture->folder);
+        fault.at = 2 * at;
+        fault_begin(&fault);
+        assert_int_equal(sl_disk_folder_open(fixture->path, MAX_BYTES, NULL, &fixture->folder, &err), SL_ERR_IO);
+        assert_non_null(fault_end());
+        assert_non_null(strstr(err.text, fixture->path));
+        assert_int_equal(sl_disk_folder_open(fixture->path, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+        assert_int_equal(count_readable(fixture), N_FILES);
+        fault_begin(&unreadable);
+        assert_int_equal(count_readable(fixture), 0);
+        fault_end();
+        assert_int_equal(count_readable(fixture), N_FILES);
+        begin_anew(fixture);
+        fixture->unread = (struct sl_disk_unread){.n = 0};
+    }
+}
+
+// A file that cannot be read while others can is damaged: it is removed at a start, and after a second attempt to read it.
+static void test_folder_removes_a_file_that_alone_cannot_be_read(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_disk_entry found;
+    fill_all(fixture);
+    sl_disk_folder_close(&fixture->folder);
+    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "pread"});
+    assert_int_equal(sl_disk_folder_open(fixture->path, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+    assert_non_null(fault_end());
+    assert_int_equal(count(fixture, NULL), N_FILES - 1);
+    assert_true(bytes_of_files(fixture) < N_FILES * SMALL);
+    assert_int_equal(count_readable(fixture), N_FILES - 1);
+    for (int i = 0; i < 2; i++) {
+        assert_true(finds(fixture, hash_of(3, 2), 3 * STRIDE, &found));
+        fault_begin(&unreadable);
+        assert_int_equal(read_back(fixture, &found, 3), i == 0 ? SL_ERR_IO : SL_ERR_NOT_FOUND);
+        assert_non_null(fault_end());
+    }
+    assert_false(finds_whole(fixture, 3, 3));
+    assert_int_equal(count_readable(fixture), N_FILES - 2);
+    reopen(fixture);
+    assert_int_equal(count(fixture, NULL), N_FILES - 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_folder_survives_any_call_that_fails_once, setup, teardown),
@@ -213,6 +279,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_folder_may_be_killed_before_any_call, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_opens_or_says_why_not, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_makes_way_once_where_others_fill_the_disk, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_folder_keeps_what_a_disk_does_not_give_for_a_while, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_folder_removes_a_file_that_alone_cannot_be_read, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
