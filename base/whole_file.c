@@ -78,6 +78,13 @@ void sl_whole_file_abandon(struct sl_whole_file *whole) {
     }
 }
 
+enum sl_status sl_whole_file_check(const char *path, struct sl_error *err) {
+    struct sl_whole_file whole;
+    SL_TRY(sl_whole_file_open(&whole, path, err));
+    sl_whole_file_abandon(&whole);
+    return SL_OK;
+}
+
 enum sl_status sl_folder_make(const char *path, mode_t mode, struct sl_error *err) {
     char part[PATH_MAX];
     struct stat there;

@@ -32,6 +32,8 @@ enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path,
 enum sl_status sl_whole_file_finish(struct sl_whole_file *whole, struct sl_error *err);
 // Removes the temporary file; does nothing if no file is open.
 void sl_whole_file_abandon(struct sl_whole_file *whole);
+// Checks that a file of this name can be written, before the work whose result it takes. Fails as sl_whole_file_open().
+enum sl_status sl_whole_file_check(const char *path, struct sl_error *err);
 
 // Makes a folder with all folders above it. SL_ERR_IO: one cannot be made, or is a file.
 enum sl_status sl_folder_make(const char *path, mode_t mode, struct sl_error *err);

@@ -39,12 +39,10 @@ static enum sl_status run_with(const char *const words[3], json_t *data, struct 
 }
 
 enum sl_status sl_picture_check(const char *path, struct sl_error *err) {
-    struct sl_whole_file image;
     if (path == NULL) {
         return SL_OK;
     }
-    SL_TRY(sl_whole_file_open(&image, path, err));
-    sl_whole_file_abandon(&image);
+    SL_TRY(sl_whole_file_check(path, err));
     enum sl_status status = run((const char *const[3]){"sluice_eval.figures", "check"}, -1, err);
     if (status == SL_ERR_UNSUPPORTED) { // it may be Python that is missing
         sl_fail(err, status, "%s", NEEDS);
@@ -70,9 +68,7 @@ json_t *sl_report_number(double value) {
 }
 
 enum sl_status sl_page_write(const char *module, const char *path, json_t *data, struct sl_error *err) {
-    struct sl_whole_file page;
-    SL_TRY_OR(sl_whole_file_open(&page, path, err), json_decref(data));
-    sl_whole_file_abandon(&page);
+    SL_TRY_OR(sl_whole_file_check(path, err), json_decref(data));
     return run_with((const char *const[3]){module, path}, data, err);
 }
 

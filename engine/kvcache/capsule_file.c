@@ -125,13 +125,6 @@ static enum sl_status write_all(int fd, const struct sl_session *session, const 
     return status;
 }
 
-enum sl_status sl_capsule_file_check(const char *path, struct sl_error *err) {
-    struct sl_whole_file whole;
-    SL_TRY(sl_whole_file_open(&whole, path, err));
-    sl_whole_file_abandon(&whole);
-    return SL_OK;
-}
-
 enum sl_status sl_capsule_file_write(const char *path, const struct sl_session *session, const struct sl_capsule_id *id,
                                      const char *label, struct sl_error *err) {
     struct sl_whole_file whole;

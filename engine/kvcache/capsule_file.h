@@ -21,10 +21,6 @@
 #define SL_CAPSULE_FILE_VERSION 1
 #define SL_CAPSULE_LABEL_BYTES  2048 // with the terminating zero: as long as a recipe may be
 
-// Checks that a file can be created at `path`, before the caller starts long work. Leaves no file. SL_ERR_IO,
-// SL_ERR_INVALID (path too long).
-enum sl_status sl_capsule_file_check(const char *path, struct sl_error *err);
-
 /*
  * Writes header and body of `session` to `path`: to a temporary file beside it first, which is then renamed, so
  * `path` never has half a capsule. label: printable text. SL_ERR_IO, SL_ERR_INVALID (label too long),

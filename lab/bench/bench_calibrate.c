@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_file.h"
+#include "base/whole_file.h"
 #include "client/cli/message_json.h"
 #include "client/cli/table.h"
 #include "engine/tensor/timed/timed.h"
@@ -272,6 +274,7 @@ static enum sl_status parse_list(const char *option, const char *text, int64_t m
 static enum sl_status check(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     SL_FAIL_IF(!b->options.output, err, SL_ERR_INVALID, "--out FILE is missing: where the table goes");
+    SL_TRY(sl_whole_file_check(b->options.output, err)); // before minutes of measuring
     enum sl_status status =
         parse_list("contexts", b->options.contexts, 1000000, b->calibration.contexts, &b->calibration.n_contexts, err);
     return status == SL_OK ? parse_list("batches", b->options.batches, SL_CELL_MAX_BATCH, b->calibration.batches,
@@ -308,10 +311,10 @@ static enum sl_status write_table(struct bench *b, double ship_bytes_per_s, stru
                              o->machine ? o->machine : machine, "shape", shape, "rows",
                              b->calibration.rig.runtime.device->ops->full_rows, "ship", "bytes_per_s", ship_bytes_per_s,
                              "latency_ms", o->latency_ms, "store", "lookup_ms", o->lookup_ms, "call_ms", o->call_ms);
-    bool good = json_object_update(b->calibration.table, head) == 0 &&
-                json_dump_file(b->calibration.table, o->output, JSON_REAL_PRECISION(6) | JSON_INDENT(1)) == 0;
+    bool good = json_object_update(b->calibration.table, head) == 0;
     json_decref(head);
-    return good ? SL_OK : sl_fail(err, SL_ERR_IO, "%s cannot be written: %m", o->output);
+    return sl_json_file_write(o->output, good ? b->calibration.table : NULL, JSON_REAL_PRECISION(6) | JSON_INDENT(1),
+                              err);
 }
 
 static enum sl_status run(void *bench, struct sl_error *err) {

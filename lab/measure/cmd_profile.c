@@ -128,7 +128,6 @@ static void print_table(const struct sl_attention_profile *p, double threshold, 
 
 // Finds the path of the profile; "" if none is to be written. Detects an unwritable output before the work.
 static enum sl_status find_path(const struct profile_config *config, char path_out[PATH_SIZE], struct sl_error *err) {
-    struct sl_whole_file whole;
     SL_FAIL_IF(config->write && config->out, err, SL_ERR_INVALID, "--write and --out exclude each other");
     SL_FAIL_IF(config->out && (size_t)snprintf(path_out, PATH_SIZE, "%s", config->out) >= PATH_SIZE, err,
                SL_ERR_INVALID, "--out %.200s...: the path is too long", config->out);
@@ -140,9 +139,7 @@ static enum sl_status find_path(const struct profile_config *config, char path_o
         return SL_OK;
     }
     SL_TRY(config->write ? sl_profile_path(config->model, path_out, PATH_SIZE, err) : SL_OK);
-    SL_TRY(sl_whole_file_open(&whole, path_out, err));
-    sl_whole_file_abandon(&whole);
-    return SL_OK;
+    return sl_whole_file_check(path_out, err);
 }
 
 static enum sl_status report(const struct profile_config *config, const struct sl_attention_profile *p,

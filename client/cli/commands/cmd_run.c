@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/whole_file.h"
 #include "client/cli/cluster.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/follow.h"
@@ -15,7 +16,6 @@
 #include "client/cli/local_job.h"
 #include "client/cli/request.h"
 #include "client/cli/tool.h"
-#include "engine/kvcache/capsule_file.h"
 
 #define PROBE_MS     1000
 #define WAIT_STEP_MS 100
@@ -280,7 +280,7 @@ static enum sl_status run(void *arg, struct sl_error *err) {
     SL_FAIL_IF(config->capsule_path && !config->local, err, SL_ERR_INVALID, "--save-capsule needs --local");
     SL_FAIL_IF(config->request.document && config->local, err, SL_ERR_INVALID,
                "--doc names a document of a cluster: leave out --local, or give --prompt-file");
-    SL_TRY(config->capsule_path ? sl_capsule_file_check(config->capsule_path, err) : SL_OK); // before hours of work
+    SL_TRY(config->capsule_path ? sl_whole_file_check(config->capsule_path, err) : SL_OK); // before hours of work
     struct sl_request request;
     struct sl_signals signals;
     SL_TRY(sl_request_init(&request, &config->request, err)); // may wait for standard input: before signals are blocked

@@ -34,7 +34,7 @@ ASKING = {"run": ["-p", "hi"], "chat": [], "submit": ["-p", "hi"], "watch": ["x"
 OPENING = [["run", "--local", "-p", "hi"], ["chat", "--local"], ["run", "-p", "hi", "-c", NOWHERE], ["up"], ["eval", "fidelity"], ["eval", "perplexity"],
            ["eval", "weights"], ["profile"], ["train-heads"], ["bench", "compress"], ["bench", "mixed"],
            ["bench", "ttft"], ["bench", "engine"], ["plan", "--costs", "/dev/null"], ["simulate", "--costs", "/dev/null", "--both", "1"],
-           ["bench", "calibrate", "-o", "/dev/null"]]
+           ["bench", "calibrate", "-o", os.path.join(tempfile.gettempdir(), "costs.json")]]
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -144,7 +144,7 @@ class Limits(unittest.TestCase):
         tiny = ["--rows", "64", "--slots", "64", "--hidden-size", "64", "--ffn", "64", "--vocab", "64", "--heads", "4", "--kv-heads", "2", "--copy", "1M"]
         benches = {
             "engine": ["--models", "none", "--model", MODEL, "--runs", "101", "--seconds", "60"],
-            "calibrate": ["--model", MODEL, "--link", "10", "--out", "/dev/null"],
+            "calibrate": ["--model", MODEL, "--link", "10", "--out", os.path.join(tempfile.gettempdir(), f"costs-{os.getpid()}.json")],
             "cells": ["--model", MODEL, *["--cell", "prefill:64"] * 2, "--runs", "101", "--cell", "prefill:4096"],
             "kernels": [*tiny, "--runs", "101", "--seconds", "60"],
             "tiers": ["--size", "256", "--seconds", "9"],

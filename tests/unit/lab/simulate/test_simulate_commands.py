@@ -155,6 +155,12 @@ class Commands(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(says, done.stderr)
 
+    def test_calibrate_measures_nothing_for_a_file_that_cannot_be_written(self):
+        for path, says in [("/dev/null", "a device"), ("/nonexistent/costs", "No such file"), (self.folder.name, "directory")]:
+            done = run("bench", "calibrate", "-m", "/nonexistent", "-o", path)  # without the model it cannot measure
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertRegex(done.stderr, f"{re.escape(path)}: cannot be written: .*{says}")
+
     def test_what_calibrate_writes_can_be_simulated(self):
         path = os.path.join(self.folder.name, "made")
         done = run("bench", "calibrate", "-m", MODEL, "--contexts", "64,256", "--batches", "1,2", "--link", "10", "-o", path, "--json")
