@@ -106,6 +106,12 @@ static const char *finish_reason(const Sluice__V1__Finished *finished) {
     return finished->reason == SLUICE__V1__FINISHED__REASON__LENGTH ? "length" : "stop";
 }
 
+// Returns the statistics; zeros where a coordinator reports none.
+static const Sluice__V1__Statistics *statistics_of(const Sluice__V1__Finished *finished) {
+    static const Sluice__V1__Statistics none = SLUICE__V1__STATISTICS__INIT;
+    return finished->statistics ? finished->statistics : &none;
+}
+
 static void count(struct sl_openai_answer *answer, const Sluice__V1__Statistics *s) {
     answer->n_prompt_tokens += s->n_prompt_tokens;
     answer->n_output_tokens += s->n_output_tokens;
@@ -222,13 +228,13 @@ static bool has_more(const struct sl_openai_answer *answer) {
 char *sl_openai_end(struct sl_openai_answer *answer, const Sluice__V1__Finished *finished) {
     json_t *last = chunk_with(answer, NULL, NULL, json_null(), finish_reason(finished)), *usage = NULL;
     const bool is_over = !has_more(answer);
-    count(answer, finished->statistics);
+    count(answer, statistics_of(finished));
     if (is_over && answer->request->include_usage) {
         usage = chunk(answer, json_array());
         json_object_set_new(usage, "usage", usage_of(answer));
     }
     json_object_set_new(usage && answer->request->n_prompts == 1 ? usage : last, "sluice",
-                        measured(answer, finished->statistics));
+                        measured(answer, statistics_of(finished)));
     char *first = event_of(last), *second = usage ? event_of(usage) : strdup(""), *end = NULL;
     if (!first || !second || asprintf(&end, "%s%s%s", first, second, is_over ? "data: [DONE]\n\n" : "") < 0) {
         end = NULL;
@@ -301,8 +307,8 @@ char *sl_openai_whole(struct sl_openai_answer *answer, const Sluice__V1__Finishe
         choice = json_pack("{s:i, s:s, s:o, s:s}", "index", (int)answer->index, "text", finished->text, "logprobs",
                            logprobs, "finish_reason", finish_reason(finished));
     }
-    json_t *sluice = measured(answer, finished->statistics);
-    count(answer, finished->statistics);
+    json_t *sluice = measured(answer, statistics_of(finished));
+    count(answer, statistics_of(finished));
     if (answer->request->n_prompts > 1) {
         json_object_set_new(choice, "sluice", sluice);
     }

@@ -393,6 +393,22 @@ static void test_one_object(void **state) {
     free(none);
 }
 
+// A coordinator that reports no statistics does not end the gateway.
+static void test_an_end_without_statistics(void **state) {
+    (void)state;
+    ask(true, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}");
+    struct sl_openai_answer answer = {.request = request, .model = "m", .job_id = "job-1", .created = 7};
+    Sluice__V1__Finished finished = finished_by(SLUICE__V1__FINISHED__REASON__LENGTH, "A");
+    finished.statistics = NULL;
+    char *whole = sl_openai_whole(&answer, &finished), *end = sl_openai_end(&answer, &finished);
+    assert_non_null(whole);
+    assert_non_null(strstr(whole, "\"total_tokens\":0"));
+    assert_non_null(end);
+    assert_non_null(strstr(end, "\"recipe\":\"\""));
+    free(whole);
+    free(end);
+}
+
 static void test_choices_of_several_prompts(void **state) {
     (void)state;
     struct sl_openai_answer answer = {.model = "m", .job_id = "job-2", .first_job_id = "job-1", .created = 7};
@@ -523,6 +539,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_what_asks_for_nothing_is_ignored_and_named, forget),
         cmocka_unit_test_teardown(test_what_asks_for_something_is_refused, forget),
         cmocka_unit_test_teardown(test_several_prompts, forget),
+        cmocka_unit_test_teardown(test_an_end_without_statistics, forget),
         cmocka_unit_test_teardown(test_choices_of_several_prompts, forget),
         cmocka_unit_test(test_codes_that_clients_look_for),
         cmocka_unit_test_teardown(test_prompts_of_other_shapes, forget),
