@@ -95,12 +95,13 @@ endfunction()
 # The processor features that the files of a tier may use, in rising order; NEON needs no flag.
 set(flags_AVX2 -mavx2 -mfma -mf16c -mno-avx512f) # also where CFLAGS name a processor with more
 set(flags_AVX512 ${flags_AVX2} -mavx512f -mavx512bw -mavx512vl -mavx512dq)
+set(flags_AVX512VBMI ${flags_AVX512} -mavx512vbmi)
 set(flags_AVX512VNNI ${flags_AVX512} -mavx512vnni)
 set(flags_AVX512BF16 ${flags_AVX512VNNI} -mavx512bf16)
 set(flags_AMX ${flags_AVX512BF16} -mamx-tile -mamx-bf16)
 set(flags_NEON "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(tiers_here AVX2 AVX512 AVX512VNNI AVX512BF16 AMX)
+  set(tiers_here AVX2 AVX512 AVX512VBMI AVX512VNNI AVX512BF16 AMX)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(tiers_here NEON)
 endif()
@@ -111,7 +112,7 @@ endif()
 # the name of an instruction set are compiled for it, where the processor's architecture has it. Kernels (.cu) are compiled
 # as C++ for the emulator. A folder of headers has no SOURCES.
 function(sl_library)
-  set(sets AVX2 AVX512 AVX512VNNI AVX512BF16 AMX NEON)
+  set(sets AVX2 AVX512 AVX512VBMI AVX512VNNI AVX512BF16 AMX NEON)
   cmake_parse_arguments(A "" "" "SOURCES;${sets};DEPS;PRIVATE_DEPS" ${ARGN})
   file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   string(REPLACE / _ target sl_${folder})

@@ -109,7 +109,8 @@ static inline __m256 sl_avx2_decode8_by_reference(const uint8_t *row, size_t n, 
     return _mm256_fmadd_ps(_mm256_load_ps(x), b->scale, b->zero);
 }
 
-// Decodes the eight codes from code 8 * n of a row on. It loads four bytes for 3 bits: rows have scales after them.
+// Decodes the eight codes from code 8 * n of a row on. Of codes of up to 4 bits it loads four bytes, which one instruction
+// broadcasts: rows have scales after them.
 static inline __attribute__((always_inline)) __m256
 sl_avx2_decode8(const uint8_t *row, size_t n, enum sl_kv_format format, const struct sl_avx2_codebook *b) {
     if (format == SL_KV_INT8) {
@@ -120,9 +121,8 @@ sl_avx2_decode8(const uint8_t *row, size_t n, enum sl_kv_format format, const st
         return sl_avx2_decode8_by_reference(row, n, format, b);
     }
     const int bits = sl_kv_format_bits(format);
-    const size_t n_loaded = bits == 3 ? 4 : (size_t)bits; // three bytes would be put together in memory
-    uint32_t word = 0;
-    memcpy(&word, row + n * (size_t)bits, n_loaded);
+    uint32_t word;
+    memcpy(&word, row + n * (size_t)bits, sizeof word);
     const __m256i shifts = _mm256_setr_epi32(0, bits, 2 * bits, 3 * bits, 4 * bits, 5 * bits, 6 * bits, 7 * bits);
     __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32((int)word), shifts); // the code is in the low bits
     if (format == SL_KV_INT3) {

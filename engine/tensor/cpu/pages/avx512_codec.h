@@ -82,6 +82,34 @@ sl_avx512_decode16(const uint8_t *row, size_t n, enum sl_kv_format format, const
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), b->values); // reads the low four bits
 }
 
+#if defined(__AVX512VBMI__)
+
+// The places of a group's 64 codes.
+struct sl_avx512_spread {
+    __m512i bytes; // of the group: for each eight bytes the two that have its codes, four times
+    __m512i bits;  // the first bit of each byte's code among the 64 of its eight bytes
+};
+
+// Byte s of word i has code 16 s + i.
+static inline __attribute__((always_inline)) struct sl_avx512_spread sl_avx512_spread(enum sl_kv_format format) {
+    const int bits = sl_kv_format_bits(format);
+    _Alignas(64) uint8_t bytes[64], first[64];
+    for (int at = 0; at < 64; at++) {
+        int pair = at / 8 * 2 * bits; // the first bit of two words' codes in their strip
+        bytes[at] = (uint8_t)((16 * bits * (at % 8 / 2) + pair) / 8 + at % 2);
+        first[at] = (uint8_t)(16 * (at % 4) + pair % 8 + at % 8 / 4 * bits);
+    }
+    return (struct sl_avx512_spread){_mm512_load_si512(bytes), _mm512_load_si512(first)};
+}
+
+// Brings 64 codes of up to 4 bits to bytes, with other bits above them. It loads 64 bytes: pages have scales after codes.
+static inline __attribute__((always_inline)) __m512i sl_avx512_spread64(const uint8_t *at,
+                                                                        const struct sl_avx512_spread *spread) {
+    return _mm512_multishift_epi64_epi8(spread->bits, _mm512_permutexvar_epi8(spread->bytes, _mm512_loadu_si512(at)));
+}
+
+#endif
+
 // --- bf16 ------------------------------------------------------------------------------------------------------------
 
 #if defined(__AVX512BF16__)
