@@ -75,7 +75,7 @@ static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec
         return sl_fail(
             err, SL_ERR_INVALID,
             "recipe: a document is kept for questions that come later, and %.200s %s; for example " SL_DOCUMENT_RECIPE
-            " or kvzip,format=int4",
+            " or kvzip,heads=pages,format=int4",
             adding->asked->recipe,
             sl_recipe_offloads(recipe) ? "evicts before it offloads, so that only the same prompt finds the slots again"
             : sl_recipe_serves_later(recipe) ? "evicts again for each, unless it has format=int8, int4 or int2"

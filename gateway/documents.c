@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gateway/openai/request.h"
 #include "net/document/exported.h"
 
 enum {
@@ -93,6 +94,9 @@ static enum sl_status take_field(const char *name, const json_t *value, Sluice__
     if (strcmp(name, "recipe") == 0) {
         return take_string(value, name, &request->recipe, refusal);
     }
+    if (strcmp(name, "ship_at_most") == 0) {
+        return sl_openai_take_share(value, true, &request->recipe, refusal);
+    }
     if (strcmp(name, "keep_ms") == 0) {
         return take_ms(value, name, 0, INT64_MAX, &request->keep_ms, refusal);
     }
@@ -131,6 +135,9 @@ static enum sl_status parse(const struct sl_document_call *call, struct sl_intak
     }
     SL_REFUSE_FIELD_IF(!json_is_object(json), refusal, "",
                        json ? "the body is JSON, but no object" : "the body is not JSON: %s", error.text);
+    json_t *recipe = json_object_get(json, "recipe"), *share = json_object_get(json, "ship_at_most");
+    SL_REFUSE_FIELD_IF(recipe && share && !json_is_null(recipe) && !json_is_null(share), refusal, "ship_at_most",
+                       "recipe, ship_at_most: each chooses the recipe: give one of them");
     const char *name;
     json_t *value;
     enum sl_status status = SL_OK;

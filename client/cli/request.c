@@ -137,18 +137,24 @@ static void set_prompt(struct sl_request *request, const struct sl_request_confi
     request->message.chat = &request->chat;
 }
 
-// Returns the recipe; "" is the cluster's default. NULL: none is recommended for so few bytes.
-static const char *recipe_of(const struct sl_request_config *config) {
-    if (config->recipe || config->ship_at_most == 0) {
-        return config->recipe ? config->recipe : "";
+enum sl_status sl_request_choose_recipe(const char *recipe, double ship_at_most, bool later, const char **recipe_out,
+                                        struct sl_error *err) {
+    SL_FAIL_IF(recipe && ship_at_most != 0, err, SL_ERR_INVALID,
+               "--ship-at-most chooses the recipe: leave it out, or --recipe %.100s", recipe);
+    *recipe_out = recipe ? recipe : "";
+    if (ship_at_most == 0) {
+        return SL_OK;
     }
-    bool later = config->document || config->questions.n > 1 || config->later;
-    const struct sl_recommendation *recommended = sl_recipe_recommend(config->ship_at_most / 100, later);
-    if (recommended) {
-        sl_log_info("client", "recipe=%s reason=\"--ship-at-most %g, %s\"", recommended->recipe, config->ship_at_most,
-                    later ? "and questions may come later" : "and the question is in the prompt");
-    }
-    return recommended ? recommended->recipe : NULL;
+    const struct sl_recommendation *recommended = sl_recipe_recommend(ship_at_most / 100, later);
+    SL_FAIL_IF(
+        !recommended, err, SL_ERR_INVALID,
+        "--ship-at-most %g: no recommended recipe ships so little; see `sluice recipes --recommended`, or name a "
+        "--recipe",
+        ship_at_most);
+    sl_log_info("client", "recipe=%s reason=\"--ship-at-most %g, %s\"", recommended->recipe, ship_at_most,
+                later ? "and questions may come later" : "and the question is in the prompt");
+    *recipe_out = recommended->recipe;
+    return SL_OK;
 }
 
 #define SEND(is_given, field, FIELD, type)                                                                             \
@@ -202,14 +208,9 @@ static enum sl_status name_documents(struct sl_request *request, const char *lis
 
 enum sl_status sl_request_set_options(struct sl_request *request, const struct sl_request_config *config,
                                       struct sl_error *err) {
-    SL_FAIL_IF(config->recipe && config->ship_at_most != 0, err, SL_ERR_INVALID,
-               "--ship-at-most chooses the recipe: leave it out, or --recipe %.100s", config->recipe);
-    const char *recipe = recipe_of(config);
-    SL_FAIL_IF(
-        !recipe, err, SL_ERR_INVALID,
-        "--ship-at-most %g: no recommended recipe ships so little; see `sluice recipes --recommended`, or name a "
-        "--recipe",
-        config->ship_at_most);
+    bool later = config->document || config->questions.n > 1 || config->later;
+    const char *recipe;
+    SL_TRY(sl_request_choose_recipe(config->recipe, config->ship_at_most, later, &recipe, err));
     sluice__v1__generate_request__init(&request->message);
     SL_TRY(set_sampling(request, config, err));
     request->message.recipe = (char *)recipe;

@@ -136,6 +136,11 @@ enum sl_status sl_request_ask(struct sl_request *request, const struct sl_reques
 enum sl_status sl_request_set_options(struct sl_request *request, const struct sl_request_config *config,
                                       struct sl_error *err);
 
+// Returns the recipe that --recipe, or NULL, and --ship-at-most mean; "" is the cluster's default. later: questions come
+// after the text was compressed. SL_ERR_INVALID: both are given, or no recipe is recommended for so few bytes.
+enum sl_status sl_request_choose_recipe(const char *recipe, double ship_at_most, bool later, const char **recipe_out,
+                                        struct sl_error *err);
+
 void sl_request_cleanup(struct sl_request *request);
 
 // Rejects a request with turns, because a cluster's jobs have none: SL_ERR_INVALID.

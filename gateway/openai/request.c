@@ -301,17 +301,20 @@ static enum sl_status take_reread(const struct taking *taking) {
     return SL_OK;
 }
 
-static enum sl_status take_ship_at_most(const struct taking *taking) {
-    const Sluice__V1__GenerateRequest *message = &taking->request->message;
-    float percent = 0;
-    SL_TRY(take_real(taking, &percent));
-    SL_TRY(check_only_choice(taking));
-    const struct sl_recommendation *recommended =
-        sl_recipe_recommend((double)percent / 100, message->document[0] || message->n_documents > 0);
-    SL_REFUSE_FIELD_IF(!recommended, taking->refusal, taking->name,
-                       "ship_at_most: no recommended recipe ships so little");
-    taking->request->message.recipe = (char *)recommended->recipe;
+enum sl_status sl_openai_take_share(const json_t *percent, bool later, char **recipe_out, struct sl_refusal *refusal) {
+    static const char name[] = "ship_at_most";
+    SL_REFUSE_FIELD_IF(!json_is_number(percent), refusal, name, "%s: expected a number", name);
+    const struct sl_recommendation *recommended = sl_recipe_recommend(json_number_value(percent) / 100, later);
+    SL_REFUSE_FIELD_IF(!recommended, refusal, name, "%s: no recommended recipe ships so little", name);
+    *recipe_out = (char *)recommended->recipe;
     return SL_OK;
+}
+
+static enum sl_status take_ship_at_most(const struct taking *taking) {
+    Sluice__V1__GenerateRequest *message = &taking->request->message;
+    SL_TRY(check_only_choice(taking));
+    return sl_openai_take_share(taking->value, message->document[0] || message->n_documents > 0, &message->recipe,
+                                taking->refusal);
 }
 
 static enum sl_status take_ignore_eos(const struct taking *taking) {

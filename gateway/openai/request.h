@@ -54,3 +54,6 @@ enum sl_status sl_openai_request_parse(bool is_chat, const char *body, size_t n_
 // Puts prompt i, below n_prompts, into the message of a completion. The parser puts the first one.
 void sl_openai_request_select(struct sl_openai_request *request, size_t i);
 void sl_openai_request_destroy(struct sl_openai_request **request); // accepts NULL, nulls *request
+// Takes the recipe that is recommended for the field ship_at_most; later: questions come after the text was compressed.
+// SL_ERR_INVALID: no number, or too small.
+enum sl_status sl_openai_take_share(const json_t *percent, bool later, char **recipe_out, struct sl_refusal *refusal);

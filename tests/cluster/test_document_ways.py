@@ -18,6 +18,8 @@ from documents import TEXT, add, of, sluice, read_file
 from harness import BIN, Cluster, cluster_pb, document, eventually, inference, question, request, run_tests
 from test_gateway import Gateway, chatting_model, key_line
 
+KVZIP = "score=reconstruct,scope=sinks:4,budget=0.33,heads=pages,when=end,format=int4"  # recommended for 10% of the bytes
+
 
 def test_the_command():
     with Cluster() as cluster:
@@ -38,6 +40,12 @@ def test_the_command():
         assert code == 0 and "48213" in joined["text"] and joined["statistics"]["n_reused_tokens"] > shown["n_tokens"], (code, joined, err)
         assert sluice(cluster, "doc", "ask", "gpl,,other", "Why?")[0] == 2 and sluice(cluster, "doc", "ask", "gpl,gpl", "Why?")[0] == 2
         assert sluice(cluster, "doc", "rm", "other")[0] == 0
+        code, _, err = sluice(cluster, "doc", "add", "less", "-", "--ship-at-most", "10", text=TEXT)
+        assert code == 0 and of(cluster.channel, "Get", "less").recipe == KVZIP, err
+        code, _, err = sluice(cluster, "doc", "add", "less", "-", "--ship-at-most", "5", text=TEXT)  # what a question in the prompt may have
+        assert code == 2 and "no recommended recipe ships so little" in err, (code, err)
+        assert sluice(cluster, "doc", "add", "less", "-", "--ship-at-most", "10", "--recipe", "full", text=TEXT)[0] == 2
+        assert sluice(cluster, "doc", "rm", "less")[0] == 0
         code, out, _ = sluice(cluster, "run", "--doc", "gpl", "--question", *asked)
         assert code == 0 and json.loads(out.splitlines()[-1])["finished"]["text"] == finished["text"], out
         # A folder, and HTML, whose text a program extracts (tests/unit/cli/test_doc_text.c has the rest).
@@ -231,6 +239,12 @@ def test_http_and_chats():
         assert gateway.refusal(400, "/v1/documents", {"name": "a/b", "text": TEXT})["param"] == "name"
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "pin": 1})["param"] == "pin"
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": 5})["param"] == "text"
+        for few in (5, "10"):
+            assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "ship_at_most": few})["param"] == "ship_at_most"
+        assert "one of them" in gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "ship_at_most": 10, "recipe": "full"})["message"]
+        status, less = gateway.post("/v1/documents", {"name": "less", "text": TEXT, "ship_at_most": 10, "recipe": None})
+        assert status == 200 and less["recipe"] == KVZIP, less
+        assert delete(gateway, "/v1/documents/less")[0] == 200
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 0})["param"] == "replicas"
         assert "2 stores" in gateway.refusal(409, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 2})["message"]
         assert gateway.refusal(400, "/v1/documents", "{")["type"] == "invalid_request_error"

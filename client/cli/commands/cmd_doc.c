@@ -14,6 +14,7 @@
 #include "client/cli/commands/doc_text.h"
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
+#include "client/cli/request.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
@@ -104,6 +105,7 @@ static void show(const Sluice__V1__Document *document, bool json) {
 struct add_config {
     struct sl_tool_config tool;
     const char *recipe;
+    double ship_at_most;
     int64_t keep_ms, deadline_ms, replicas;
     bool raw, as_is;
     char *text; // of the file
@@ -111,9 +113,13 @@ struct add_config {
 
 static const struct sl_option add_options[] = {
     {"recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",
-     "full, kvzip, or locret if the model has heads, with a format, for example kvzip,format=int4; without: "
-     "full,format=int4",
+     "full, kvzip, or locret if the model has heads, with a format, for example kvzip,heads=pages,format=int4; "
+     "without: full,format=int4",
      SL_FIELD(add_config, recipe)},
+    {"ship-at-most", 0, SL_OPTION_FLOAT, "0", "PERCENT",
+     "of the full cache: the recipe recommended for that size and for questions that come later, without --recipe; 0: "
+     "the default",
+     SL_FIELD(add_config, ship_at_most), 0, 1000},
     {"raw", 0, SL_OPTION_FLAG, NULL, NULL, "for prompts that are texts, even if the model takes chats",
      SL_FIELD(add_config, raw)},
     {"as-is", 0, SL_OPTION_FLAG, NULL, NULL, "convert nothing: for the source of an HTML page",
@@ -175,7 +181,7 @@ static enum sl_status add_text(struct sl_client *client, void *arg, struct sl_er
     Sluice__V1__AddDocumentRequest request = SLUICE__V1__ADD_DOCUMENT_REQUEST__INIT;
     request.name = config->tool.arguments[0];
     request.text = config->text;
-    request.recipe = (char *)(config->recipe ? config->recipe : "");
+    request.recipe = (char *)config->recipe;
     request.raw = config->raw;
     request.keep_ms = config->keep_ms;
     request.deadline_ms = config->deadline_ms;
@@ -194,6 +200,7 @@ static enum sl_status add(void *arg, struct sl_error *err) {
                                    .as_is = config->as_is,
                                    .timeout_ms = CONVERT_MS,
                                    .notes = config->tool.json ? NULL : stderr};
+    SL_TRY(sl_request_choose_recipe(config->recipe, config->ship_at_most, true, &config->recipe, err));
     SL_TRY(sl_doc_text_read(&source, &config->text, err));
     enum sl_status status = sl_tool_call(config, add_text, err);
     free(config->text);

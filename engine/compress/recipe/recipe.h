@@ -230,7 +230,7 @@ bool sl_recipe_serves_later(const struct sl_recipe *recipe);
 // Returns whether documents may have it: it serves later questions, does not thin what it offloads, and reading a question
 // evicts nothing again from pages that other questions share. Quantized pages are never evicted from (engine/runner/turn.h).
 bool sl_recipe_keeps_documents(const struct sl_recipe *recipe);
-// Returns what a recommendation asks of the prompt or the model; "" if nothing.
+// Returns what a recommendation asks of the prompt, the model or prefill; "" if nothing.
 const char *sl_recommendation_needs(const struct sl_recommendation *recommendation);
 
 // Returns `lost` of the recommendation that is this recipe, however written; "" if there is none.

@@ -48,8 +48,11 @@ bool sl_recipe_keeps_documents(const struct sl_recipe *recipe) {
 
 const char *sl_recommendation_needs(const struct sl_recommendation *recommendation) {
     struct sl_recipe recipe;
-    bool later = sl_recipe_parse(recommendation->recipe, &recipe, NULL) == SL_OK && sl_recipe_serves_later(&recipe);
-    return recommendation->needs_heads ? "retaining heads" : later ? "" : "the question at the prompt's end";
+    bool is_valid = sl_recipe_parse(recommendation->recipe, &recipe, NULL) == SL_OK;
+    return recommendation->needs_heads                   ? "retaining heads"
+           : is_valid && sl_recipe_repeats(&recipe)      ? "a second reading of the text"
+           : is_valid && sl_recipe_serves_later(&recipe) ? ""
+                                                         : "the question at the prompt's end";
 }
 
 const char *sl_recipe_lost_points(const char *recipe) {

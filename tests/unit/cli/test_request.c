@@ -303,7 +303,9 @@ static void check_recommended(struct sl_request_config config) {
         assert_int_equal(sl_recipe_parse(r->recipe, &recipe, NULL), SL_OK);
         assert_int_equal(sl_score_get_traits(recipe.score)->wants_importance, r->needs_heads);
         assert_false(sl_recipe_offloads(&recipe));
-        assert_int_equal(sl_recommendation_needs(r)[0] == '\0', sl_recipe_serves_later(&recipe) && !r->needs_heads);
+        assert_int_equal(sl_recommendation_needs(r)[0] == '\0', !sl_recipe_evicts(&recipe));
+        assert_int_equal(strcmp(sl_recommendation_needs(r), "a second reading of the text") == 0,
+                         config.later && sl_recipe_evicts(&recipe));
         assert_true(sl_recipe_serves_later(&recipe) || !config.later);
         char canonical[SL_RECIPE_TEXT_BYTES];
         sl_recipe_format(&recipe, canonical, sizeof canonical);
