@@ -323,23 +323,42 @@ def check_lost(page, suites_csv, source):
 
 
 # The rows of the page's tables of real models, by when the question comes; later.csv has more.
-LISTED = {"aware": ("full,format=int4", *(f"snapkv,pool=max:31,heads=layer,budget={budget},format=int4" for budget in (0.5, 0.2))),
-          "agnostic": ("snapkv,budget=0.5", *(f"full,format={bits}" for bits in ("int4", "k4v3", "k4v2", "int3")),
+LISTED = {"aware": ("full", *(f"full,format={bits}" for bits in ("int8", "int4")),
+                    *(f"snapkv,pool=max:31,heads=layer,budget={budget},format=int4" for budget in (0.5, 0.2, 0.1))),
+          "agnostic": ("full", "snapkv,budget=0.5", *(f"full,format={bits}" for bits in ("int8", "int4", "k4v3", "k4v2", "int3")),
                        *(f"kvzip,{rest},format=int4" for rest in ("heads=pages,budget=0.56", "heads=pages,budget=0.33",
                                                                   "score=reconstruct_sum,heads=pages,budget=0.33", "heads=pages,budget=0.2")))}
-MODELS = {"smollm2": "SmolLM2-135M", "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B", "qwen2.5-coder": "Qwen2.5-Coder-1.5B"}
+MODELS = {("smollm2", "1024"): "SmolLM2-135M", ("qwen2.5-coder-0.5b", "2048"): "Qwen2.5-Coder-0.5B",
+          ("qwen2.5-coder", "2048"): "Qwen2.5-Coder-1.5B", ("qwen2.5-coder", "8192"): "the same, 8,192 tokens"}
+SOURCE = "engine/compress/recipe/recommend.c"
+
+
+def measured(mode, rename=lambda recipe: recipe):
+    """Returns the rows of sluice_eval's table by model, tokens and recipe. Incomplete documents have no row in later.csv."""
+    sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
+    from sluice_eval.documents import table_rows  # needs NumPy
+    rows = [row | {"recipe": rename(row["recipe"])} for row in read("later") if row["mode"] == mode]
+    return {key: {row[0]: row for row in table_rows([row for row in rows if (row["model"], row["tokens"]) == key], 1)} for key in MODELS}
+
+
+def recommended(mode):
+    """Returns by recipe, whatever the order of its words, the percent of the bytes that recommend.c has it for."""
+    source = (ROOT / SOURCE).read_text(encoding="utf-8").replace('" WIDE "', "").replace('WIDE "', '"' + re.search(r'define WIDE "(.*)"', (ROOT / SOURCE).read_text())[1])
+    table = source[source.index({"aware": "recommendations[] = {", "agnostic": "for_later[] = {"}[mode]):]
+    rows = re.findall(r'\{([0-9.]+), "([^"]+)", false', table[:table.index("};")])
+    return {frozenset(recipe.split(",")): f"{100 * float(share):.0f}%" for share, recipe in rows}
 
 
 def real(mode):
     """Returns the table of real models as lines of Markdown, and its rows by model and recipe."""
-    sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
-    from sluice_eval.documents import table_rows  # needs NumPy
-    rows = [row for row in read("later") if row["mode"] == mode]
-    tables = {model: {row[0]: row for row in table_rows([row for row in rows if row["model"] == model], 1)} for model in MODELS}
-    lines = ["| recipe | " + " | ".join(MODELS.values()) + " |", "|-" * (1 + len(MODELS)) + "|"]
+    tables, shares = measured(mode), recommended(mode)
+    columns = [key for key in MODELS if set(tables[key]) & set(LISTED[mode])]
+    lines = ["| recipe | for | " + " | ".join(MODELS[key] for key in columns) + " |", "|-" * (2 + len(columns)) + "|"]
     for recipe in LISTED[mode]:
-        found = [tables[model].get(recipe) for model in MODELS]
-        lines.append(f"| `{recipe}` | " + " | ".join(f"{row[2]}: {row[4]}, n={row[7].split(' ')[0]}" if row else "" for row in found) + " |")
+        found = [tables[key].get(recipe) for key in columns]
+        cells = [f"{row[2]}: {row[4]}, n={row[7].split(' ')[0]}" if row and row[4] else f"{row[3]} points" if row else "" for row in found]
+        if any(cells):
+            lines.append(f"| `{recipe}` | {shares.get(frozenset(recipe.split(',')), '')} | " + " | ".join(cells) + " |")
     return lines, tables
 
 
@@ -347,7 +366,7 @@ def later():
     """Returns the lines of both tables, and what recommend.c says that recipes lose."""
     lines, tables = real("agnostic")
     lost = {}
-    for recipe, row in tables["smollm2"].items():
+    for recipe, row in tables["smollm2", "1024"].items():
         if recipe != "full":
             mean, low, high = (-float(figure) + 0 for figure in re.findall(r"[-+][0-9.]+", row[4]))
             lost[recipe] = f"{mean:.1f} [{high:.1f}, {low:.1f}]"
@@ -356,12 +375,10 @@ def later():
 
 def of_sum():
     """Returns, by model, the difference at a tenth of the bytes if kvzip ranks slots by the sum instead of the largest weights."""
-    from sluice_eval.documents import table_rows  # found by later()
     largest, by_sum = (f"kvzip,{score}heads=pages,budget=0.33,format=int4" for score in ("", "score=reconstruct_sum,"))
-    rows = [row | {"recipe": "full" if row["recipe"] == largest else row["recipe"]} for row in read("later")
-            if row["mode"] == "agnostic" and row["recipe"] in (largest, by_sum)]  # the largest weights are what the sum is compared to
-    return {name: next(row[4] for row in table_rows([row for row in rows if row["model"] == model], 1) if row[0] == by_sum).rstrip("*")
-            for model, name in MODELS.items() if any(row["model"] == model and row["recipe"] == by_sum for row in rows)}
+    names = {"full": "", largest: "full"}  # the largest weights are what the sum is compared to
+    return {MODELS[key]: rows[by_sum][4].rstrip("*") for key, rows in measured("agnostic", lambda recipe: names.get(recipe, recipe)).items()
+            if by_sum in rows and rows[by_sum][4]}
 
 
 def check_later(page, source):
@@ -371,6 +388,8 @@ def check_later(page, source):
     lost["kvzip,format=int4"] = lost["kvzip,budget=0.3,format=int4"]  # the preset's budget
     lines += of_sum().values()
     complaints = [f"{PAGE}: lacks the line of `tools/quality.py --later`: {line}" for line in lines if line not in page]
+    complaints += [f"LISTED[{mode}] lacks {','.join(sorted(words))}, which recommend.c has" for mode in LISTED
+                   for words in recommended(mode).keys() - set(map(frozenset, (recipe.split(",") for recipe in LISTED[mode])))]
     return complaints + [f"recommend.c: {name} lost {figure}; later.csv says {lost.get(name)}" for name, figure in said
                          if lost.get(name) != figure], len(lines) + len(said)
 
