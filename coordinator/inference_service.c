@@ -293,11 +293,10 @@ static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, cons
 }
 
 static enum sl_status send_job(struct sl_rpc_call *call, struct sl_job *job, struct sl_error *err) {
-    struct sl_job_report *report = malloc(sizeof *report); // tens of kilobytes
-    SL_FAIL_IF(report == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job's description");
-    sl_job_describe(job, report);
-    enum sl_status status = sl_rpc_call_send(call, &report->message.base);
-    free(report);
+    Sluice__V1__Job *message = sl_job_describe(job);
+    SL_FAIL_IF(message == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job's description");
+    enum sl_status status = sl_rpc_call_send(call, &message->base);
+    sluice__v1__job__free_unpacked(message, NULL);
     return status;
 }
 
@@ -396,25 +395,23 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
     SL_TRY(status);
     size_t limit = list->limit > 0 ? (size_t)list->limit : LIST_DEFAULT;
     struct sl_job **jobs = calloc(limit, sizeof(*jobs));
-    struct sl_job_report *reports = calloc(limit, sizeof(*reports));
-    Sluice__V1__Job **messages = calloc(limit, sizeof(*messages));
-    if (jobs == NULL || reports == NULL || messages == NULL) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of %zu jobs", limit);
-    } else {
-        Sluice__V1__ListReply reply = SLUICE__V1__LIST_REPLY__INIT;
-        reply.n_jobs = sl_jobs_list(coordinator->jobs, sl_coordinator_sees(call), mask, jobs, limit);
-        reply.jobs = messages;
-        reply.totals = &totals;
-        reply.everybody = sl_coordinator_sees(call) == NULL;
-        for (size_t i = 0; i < reply.n_jobs; i++) {
-            sl_job_describe(jobs[i], &reports[i]);
-            messages[i] = &reports[i].message;
-            sl_job_unref(&jobs[i]);
-        }
-        status = sl_rpc_call_send(call, &reply.base);
+    Sluice__V1__ListReply reply = SLUICE__V1__LIST_REPLY__INIT;
+    reply.jobs = calloc(limit, sizeof(*reply.jobs));
+    reply.totals = &totals;
+    reply.everybody = sl_coordinator_sees(call) == NULL;
+    bool has_memory = jobs != NULL && reply.jobs != NULL;
+    size_t n = has_memory ? sl_jobs_list(coordinator->jobs, sl_coordinator_sees(call), mask, jobs, limit) : 0;
+    for (; reply.n_jobs < n; reply.n_jobs++) {
+        reply.jobs[reply.n_jobs] = sl_job_describe(jobs[reply.n_jobs]);
+        has_memory = has_memory && reply.jobs[reply.n_jobs] != NULL;
+        sl_job_unref(&jobs[reply.n_jobs]);
     }
-    free(messages);
-    free(reports);
+    status = has_memory ? sl_rpc_call_send(call, &reply.base)
+                        : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of %zu jobs", limit);
+    for (size_t i = 0; i < n; i++) {
+        sluice__v1__job__free_unpacked(reply.jobs[i], NULL);
+    }
+    free(reply.jobs);
     free(jobs);
     return status;
 }

@@ -9,6 +9,7 @@
 #include "base/locked.h"
 #include "base/log.h"
 #include "engine/job/job_request.h"
+#include "proto/copy.h"
 
 // Events in addition to one a token: states of all attempts and the end; and progress, which is dropped beyond its limit.
 #define MAX_STATE_EVENTS    512
@@ -326,51 +327,26 @@ void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode)
 
 // ---- what others see --------------------------------------------------------------------------------------------
 
-void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
-    memset(report, 0, sizeof(*report));
-    sluice__v1__job__init(&report->message);
-    int64_t last_sequence = sl_event_log_last_sequence(&job->log);
-    strcpy(report->id, job->id);
-    strcpy(report->label, job->spec.label);
-    strcpy(report->tenant, job->spec.tenant);
-    strcpy(report->recipe, job->spec.recipe);
-    pthread_mutex_lock(&job->mutex);
-    report->message.state = job->state;
-    report->message.n_output_tokens = job->n_output;
-    report->message.n_read_tokens = job->n_read;
-    report->message.status_code = job->status_code;
-    report->statistics = job->statistics;
-    if (job->slots != NULL) {
-        memcpy(&report->slots, job->slots, sl_slot_statistics_bytes(job->slots));
-    }
-    if (job->errors != NULL) {
-        report->errors = *job->errors;
-    }
-    report->retrieval = job->retrieval;
-    strcpy(report->prefill_worker, job->prefill_worker);
-    strcpy(report->decode_worker, job->decode_worker);
-    strcpy(report->transport, job->transport);
-    strcpy(report->status_text, job->status_text);
-    pthread_mutex_unlock(&job->mutex);
-    report->statistics.transport = report->transport;
-    report->statistics.recipe = report->recipe;
-    report->sampling = job->sampling;
-    report->statistics.sampling = &report->sampling;
-    sl_slot_statistics_attach(&report->slots, &report->statistics);
-    sl_error_statistics_attach(&report->errors, &report->statistics);
-    report->statistics.retrieval = report->statistics.retrieval != NULL ? &report->retrieval : NULL;
-    report->message.statistics = &report->statistics;
-    report->message.job_id = report->id;
-    report->message.label = report->label;
-    report->message.tenant = report->tenant;
-    report->message.recipe = report->recipe;
-    report->message.submitted_ms = job->submitted_ms;
-    report->message.n_prompt_tokens = job->spec.n_tokens;
-    report->message.max_new_tokens = job->spec.max_new_tokens;
-    report->message.prefill_worker = report->prefill_worker;
-    report->message.decode_worker = report->decode_worker;
-    report->message.status_text = report->status_text;
-    report->message.last_sequence = last_sequence;
+Sluice__V1__Job *sl_job_describe(struct sl_job *job) {
+    Sluice__V1__Job message = SLUICE__V1__JOB__INIT;
+    message.last_sequence = sl_event_log_last_sequence(&job->log);
+    message.job_id = job->id;
+    message.label = job->spec.label;
+    message.tenant = job->spec.tenant;
+    message.recipe = job->spec.recipe;
+    message.submitted_ms = job->submitted_ms;
+    message.n_prompt_tokens = job->spec.n_tokens;
+    message.max_new_tokens = job->spec.max_new_tokens;
+    SL_LOCKED(&job->mutex);
+    message.state = job->state;
+    message.n_output_tokens = job->n_output;
+    message.n_read_tokens = job->n_read;
+    message.statistics = &job->statistics;
+    message.prefill_worker = job->prefill_worker;
+    message.decode_worker = job->decode_worker;
+    message.status_code = job->status_code;
+    message.status_text = job->status_text;
+    return (Sluice__V1__Job *)sl_message_copy(&message.base);
 }
 
 Sluice__V1__JobState sl_job_state(struct sl_job *job) {

@@ -219,19 +219,8 @@ void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode)
 void sl_job_set_offloaded(struct sl_job *job, const Sluice__V1__Statistics *prefill);
 void sl_job_set_served(struct sl_job *job, const Sluice__V1__Statistics *decode);
 
-// The reply to Get and List; the strings and the statistics point into the struct.
-struct sl_job_report {
-    Sluice__V1__Job message;
-    Sluice__V1__Statistics statistics;
-    Sluice__V1__Sampling sampling;
-    char id[SL_JOB_ID_BYTES], label[SL_MAX_LABEL + 1], recipe[SL_RECIPE_TEXT_BYTES], tenant[SL_TENANT_BYTES];
-    char prefill_worker[64], decode_worker[64], transport[32];
-    struct sl_slot_statistics slots;
-    struct sl_error_statistics errors;
-    Sluice__V1__Retrieval retrieval;
-    char status_text[SL_STATUS_TEXT_BYTES];
-};
-void sl_job_describe(struct sl_job *job, struct sl_job_report *report);
+// Returns the reply to Get. The caller frees it: sluice__v1__job__free_unpacked(). NULL: no memory.
+Sluice__V1__Job *sl_job_describe(struct sl_job *job);
 
 Sluice__V1__JobState sl_job_state(struct sl_job *job);
 // Returns gRPC's code of the job's status, and writes its text; 0: the job has not failed.

@@ -101,21 +101,15 @@ static bool add_event(struct sl_state *state, const uint8_t *packed, size_t n) {
 }
 
 static enum sl_status write_end(struct sl_state *state, struct sl_kept_job *kept, struct sl_error *err) {
-    struct sl_job_report *report = malloc(sizeof *report);
-    uint8_t *end = NULL;
-    if (report != NULL) {
-        sl_job_describe(kept->job, report);
-        end = malloc(sluice__v1__job__get_packed_size(&report->message) + 1);
-    }
-    if (end == NULL) {
-        free(report);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the end of a job");
-    }
-    size_t n = sluice__v1__job__pack(&report->message, end);
+    Sluice__V1__Job *job = sl_job_describe(kept->job);
+    uint8_t *end = job != NULL ? malloc(sluice__v1__job__get_packed_size(job) + 1) : NULL;
+    SL_FAIL_OR(end == NULL, sluice__v1__job__free_unpacked(job, NULL), err, SL_ERR_EXHAUSTED,
+               "no memory for the end of a job");
+    size_t n = sluice__v1__job__pack(job, end);
     enum sl_status status = sl_database_end_job(state->database, kept->number, end, n, err);
     kept->new_bytes += (int64_t)n;
     free(end);
-    free(report);
+    sluice__v1__job__free_unpacked(job, NULL);
     return status;
 }
 

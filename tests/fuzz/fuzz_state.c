@@ -72,9 +72,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require(status == SL_OK || status == SL_ERR_INVALID || status == SL_ERR_EXHAUSTED);
         if (status == SL_OK) {
             require(job->log.n_events == past.n_events && job->n_output <= spec.max_new_tokens + 1000);
-            struct sl_job_report report;
-            sl_job_describe(job, &report);
-            require(sluice__v1__job__get_packed_size(&report.message) > 0);
+            Sluice__V1__Job *report = sl_job_describe(job);
+            require(report != NULL && sluice__v1__job__get_packed_size(report) > 0);
+            sluice__v1__job__free_unpacked(report, NULL);
             go_on(job);
             sl_job_unref(&job);
         }

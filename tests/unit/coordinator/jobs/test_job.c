@@ -88,19 +88,20 @@ static void test_job_end_is_the_last_event(void **state) {
     assert_true(sl_job_ended_ns(job) > 0);
     assert_null(job->spec.tokens);
 
-    struct sl_job_report report;
-    sl_job_describe(job, &report);
-    assert_int_equal(report.message.state, SLUICE__V1__JOB_STATE__FAILED);
-    assert_int_equal(report.message.status_code, 14);
-    assert_string_equal(report.message.status_text, "worker lost");
-    assert_int_equal(report.message.n_output_tokens, 1);
-    assert_int_equal(report.message.n_prompt_tokens, 3);
+    Sluice__V1__Job *report = sl_job_describe(job);
+    assert_non_null(report);
+    assert_int_equal(report->state, SLUICE__V1__JOB_STATE__FAILED);
+    assert_int_equal(report->status_code, 14);
+    assert_string_equal(report->status_text, "worker lost");
+    assert_int_equal(report->n_output_tokens, 1);
+    assert_int_equal(report->n_prompt_tokens, 3);
     Sluice__V1__Event *event;
-    assert_int_equal(sl_event_log_get(&job->log, report.message.last_sequence, 0, &event), SL_OK);
+    assert_int_equal(sl_event_log_get(&job->log, report->last_sequence, 0, &event), SL_OK);
     assert_int_equal(event->what_case, SLUICE__V1__EVENT__WHAT_FINISHED);
     assert_string_equal(event->finished->status_text, "worker lost");
     sluice__v1__event__free_unpacked(event, NULL);
-    assert_int_equal(sl_event_log_get(&job->log, report.message.last_sequence + 1, 0, &event), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_event_log_get(&job->log, report->last_sequence + 1, 0, &event), SL_ERR_NOT_FOUND);
+    sluice__v1__job__free_unpacked(report, NULL);
     sl_job_unref(&job);
 }
 
@@ -139,12 +140,11 @@ static void test_job_holds_what_its_statistics_need(void **state) {
         sl_job_statistics_unlock(job);
         assert_in_range(sl_job_bytes(job) - before, 1, 4096);
     }
-    struct sl_job_report *report = malloc(sizeof(*report));
-    sl_job_describe(job, report);
-    assert_int_equal(report->statistics.n_slots, 4);
-    assert_int_equal(report->statistics.slots[3], 9);
-    assert_int_equal(report->statistics.slots_max[0], 7);
-    free(report);
+    Sluice__V1__Job *report = sl_job_describe(job);
+    assert_int_equal(report->statistics->n_slots, 4);
+    assert_int_equal(report->statistics->slots[3], 9);
+    assert_int_equal(report->statistics->slots_max[0], 7);
+    sluice__v1__job__free_unpacked(report, NULL);
     sl_job_unref(&job);
 }
 
@@ -152,7 +152,6 @@ static void test_job_holds_what_its_statistics_need(void **state) {
 static void test_job_holds_estimates_that_were_made(void **state) {
     (void)state;
     struct sl_job *job = make_job("job-1");
-    struct sl_job_report *report = malloc(sizeof(*report));
     size_t before = sl_job_bytes(job);
     float attention[] = {0.5F, 0}, keys[] = {1, 2}, later_attention[] = {1, 0};
     int64_t rows[] = {3, 0}, later_rows[] = {1, 0};
@@ -177,19 +176,20 @@ static void test_job_holds_estimates_that_were_made(void **state) {
     sl_job_add_errors(job, &told);
     sl_job_statistics_unlock(job);
     assert_true(sl_job_bytes(job) > before);
-    sl_job_describe(job, report);
-    assert_int_equal(report->statistics.errors->n_key_error, 2);
-    assert_true(report->statistics.errors->value_error[1] == 2);
-    assert_true(report->statistics.errors->evicting_rows[0] == 4);
-    assert_true(report->statistics.errors->evicted_attention[0] == 0.625F);
+    Sluice__V1__Job *report = sl_job_describe(job);
+    assert_int_equal(report->statistics->errors->n_key_error, 2);
+    assert_true(report->statistics->errors->value_error[1] == 2);
+    assert_true(report->statistics->errors->evicting_rows[0] == 4);
+    assert_true(report->statistics->errors->evicted_attention[0] == 0.625F);
     told.errors = NULL; // another attempt, which estimates nothing
     (void)sl_job_statistics_lock(job);
     sl_job_set_errors(job, &told);
     sl_job_statistics_unlock(job);
-    sl_job_describe(job, report);
-    assert_null(report->statistics.errors);
+    sluice__v1__job__free_unpacked(report, NULL);
+    report = sl_job_describe(job);
+    assert_null(report->statistics->errors);
     assert_int_equal(sl_job_bytes(job), before);
-    free(report);
+    sluice__v1__job__free_unpacked(report, NULL);
     sl_job_unref(&job);
 }
 

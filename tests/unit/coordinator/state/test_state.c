@@ -106,16 +106,17 @@ static void test_state_gives_back_jobs_with_all_that_was_seen(void **state) {
     assert_int_equal(job->n_output, 100);
     assert_int_equal(job->output[99], 109);
     assert_int_equal(job->submitted_ms, first->submitted_ms);
-    struct sl_job_report report;
-    sl_job_describe(harness.jobs[1], &report);
-    assert_int_equal(report.message.state, SLUICE__V1__JOB_STATE__DONE);
-    assert_int_equal(report.message.n_output_tokens, 30);
-    assert_string_equal(report.message.decode_worker, "decode-0");
-    assert_string_equal(report.message.label, "a label");
-    assert_true(report.statistics.ttft_ms == 12.5);
-    assert_int_equal(report.statistics.kept, SLUICE__V1__KEPT__KEPT_STORED);
-    assert_int_equal(report.statistics.kept_state, SLUICE__V1__KEPT__KEPT_NOT_LATE);
-    assert_int_equal(report.statistics.not_cached, SLUICE__V1__NOT_CACHED__NOT_CACHED_OFF);
+    Sluice__V1__Job *report = sl_job_describe(harness.jobs[1]);
+    assert_non_null(report);
+    assert_int_equal(report->state, SLUICE__V1__JOB_STATE__DONE);
+    assert_int_equal(report->n_output_tokens, 30);
+    assert_string_equal(report->decode_worker, "decode-0");
+    assert_string_equal(report->label, "a label");
+    assert_true(report->statistics->ttft_ms == 12.5);
+    assert_int_equal(report->statistics->kept, SLUICE__V1__KEPT__KEPT_STORED);
+    assert_int_equal(report->statistics->kept_state, SLUICE__V1__KEPT__KEPT_NOT_LATE);
+    assert_int_equal(report->statistics->not_cached, SLUICE__V1__NOT_CACHED__NOT_CACHED_OFF);
+    sluice__v1__job__free_unpacked(report, NULL);
     assert_true(sl_job_ended_ns(harness.jobs[1]) != 0 && sl_job_ended_ns(harness.jobs[1]) <= sl_now_ns());
 
     // It goes on, and is there again.
