@@ -17,6 +17,7 @@
 #include <wchar.h>
 
 #include "base/close.h"
+#include "client/cli/line_reader.h"
 #include "client/cli/request.h"
 
 #define HISTORY_LINES 1000
@@ -27,10 +28,9 @@ struct sl_lines {
     EditLine *edit; // NULL: not a terminal
     History *history;
     const char *prompt;
-    bool signalled, ended;
-    mbstate_t partial;  // state of a multibyte character that is partly typed
-    char buffer[65536]; // used without a terminal
-    size_t begin, end;
+    bool signalled;
+    mbstate_t partial;           // state of a multibyte character that is partly typed
+    struct sl_line_reader piped; // used without a terminal
 };
 
 // Sets our terminal modes again and redraws the line, after the size has changed or a shell may have set its modes.
@@ -87,7 +87,6 @@ static int read_key(EditLine *edit, wchar_t *key_out) {
         }
         ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n <= 0) {
-            lines->ended = n == 0 || errno == EIO; // EIO: the terminal is gone
             return n == 0 ? 0 : -1;
         }
         size_t used = mbrtowc(key_out, &byte, 1, &lines->partial);
@@ -177,7 +176,6 @@ static enum sl_status next_typed(struct sl_lines *lines, char **line_out, struct
     lines->signals->leave_screen = NULL; // the editor does not use the terminal now
     SL_FAIL_IF(lines->signalled, err, SL_ERR_CANCELLED, "stopped by a signal");
     if (!typed || n <= 0) {
-        lines->ended = true;
         return SL_ERR_NOT_FOUND;
     }
     char *line = strdup(typed);
@@ -190,55 +188,19 @@ static enum sl_status next_typed(struct sl_lines *lines, char **line_out, struct
 
 // ---- without a terminal ---------------------------------------------------------------------------------------------
 
-static enum sl_status refill(struct sl_lines *lines, struct sl_error *err) {
-    SL_FAIL_IF(!wait_for_input(lines), err, SL_ERR_CANCELLED, "stopped by a signal");
-    ssize_t n = read(STDIN_FILENO, lines->buffer, sizeof lines->buffer);
-    SL_FAIL_IF(n < 0, err, SL_ERR_IO, "standard input: %s", strerror(errno));
-    lines->begin = 0;
-    lines->end = (size_t)n;
-    lines->ended = n == 0;
-    return SL_OK;
-}
-
-static enum sl_status append(char **line_inout, size_t *n_inout, const char *bytes, size_t n, struct sl_error *err) {
-    SL_FAIL_IF(*n_inout + n > SL_MAX_PROMPT_BYTES, err, SL_ERR_INVALID,
-               "a line is longer than %zu MiB, the most that one message carries", SL_MAX_PROMPT_BYTES >> 20);
-    char *line = realloc(*line_inout, *n_inout + n + 1);
-    SL_FAIL_IF(!line, err, SL_ERR_EXHAUSTED, "no memory for a line");
-    memcpy(line + *n_inout, bytes, n);
-    *n_inout += n;
-    line[*n_inout] = '\0';
-    *line_inout = line;
-    return SL_OK;
-}
-
 static enum sl_status next_piped(struct sl_lines *lines, char **line_out, struct sl_error *err) {
-    char *line = NULL;
-    size_t n = 0;
-    enum sl_status status = SL_OK;
-    for (bool whole = false; status == SL_OK && !whole;) {
-        if (lines->begin == lines->end) {
-            status = lines->ended ? SL_ERR_NOT_FOUND : refill(lines, err);
-            if (status == SL_OK && lines->ended && line) {
-                break; // the last line has no newline
-            }
-            continue;
-        }
-        const char *from = lines->buffer + lines->begin;
-        const char *end = memchr(from, '\n', lines->end - lines->begin);
-        size_t n_part = end ? (size_t)(end - from) : lines->end - lines->begin;
-        whole = end != NULL;
-        lines->begin += n_part + whole;
-        status = append(&line, &n, from, n_part, err);
-        SL_THEN_FAIL_IF(status, memchr(from, '\0', n_part), err, SL_ERR_INVALID,
-                        "standard input contains a zero byte: it is not a text");
+    struct sl_input_line line;
+    SL_TRY(sl_line_reader_next(&lines->piped, &line, err));
+    if (line.is_end) {
+        return SL_ERR_NOT_FOUND;
     }
-    SL_TRY_OR(status, free(line));
-    if (n > 0 && line[n - 1] == '\r') {
-        line[n - 1] = '\0';
-    }
-    *line_out = line;
-    return SL_OK;
+    SL_FAIL_IF(line.is_too_long, err, SL_ERR_INVALID,
+               "a line is longer than %zu MiB, the most that one message carries", SL_MAX_PROMPT_BYTES >> 20);
+    SL_FAIL_IF(memchr(line.text, '\0', line.n_bytes), err, SL_ERR_INVALID,
+               "standard input contains a zero byte: it is not a text");
+    size_t n = line.n_bytes > 0 && line.text[line.n_bytes - 1] == '\r' ? line.n_bytes - 1 : line.n_bytes;
+    *line_out = strndup(line.text, n);
+    return *line_out ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a line");
 }
 
 // ---- both -----------------------------------------------------------------------------------------------------------
@@ -249,22 +211,22 @@ enum sl_status sl_lines_open(struct sl_signals *signals, FILE *out, const char *
     SL_FAIL_IF(!lines, err, SL_ERR_EXHAUSTED, "no memory for lines");
     lines->signals = signals;
     lines->history_path = history_path;
+    lines->piped = (struct sl_line_reader){.fd = STDIN_FILENO, .max_bytes = SL_MAX_PROMPT_BYTES, .signals = signals};
     SL_TRY_OR(isatty(STDIN_FILENO) ? open_terminal(lines, out, err) : SL_OK, sl_lines_close(&lines));
     *lines_out = lines;
     return SL_OK;
 }
 
-void sl_lines_close(struct sl_lines **lines) {
-    if (*lines) {
-        if ((*lines)->history) {
-            history_end((*lines)->history);
-        }
-        if ((*lines)->edit) {
-            el_end((*lines)->edit);
-        }
-        free(*lines);
-        *lines = NULL;
+void sl_lines_close(struct sl_lines **lines_inout) {
+    SL_TAKE_OR_RETURN(lines, lines_inout);
+    if (lines->history) {
+        history_end(lines->history);
     }
+    if (lines->edit) {
+        el_end(lines->edit);
+    }
+    sl_line_reader_cleanup(&lines->piped);
+    free(lines);
 }
 
 bool sl_lines_is_terminal(const struct sl_lines *lines) {

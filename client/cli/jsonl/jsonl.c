@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "client/cli/jsonl/ask.h"
-#include "client/cli/jsonl/lines.h"
+#include "client/cli/line_reader.h"
 #include "client/cli/local_job.h"
 #include "engine/compress/plan/plan.h"
 #include "engine/job/job_budget.h"
@@ -283,7 +283,7 @@ static bool check_request(const struct run *run, const struct sl_openai_request 
 }
 
 // Answers a request for text. An error of the line becomes *json_out; a status other than SL_OK ends the run.
-static enum sl_status answer_request(struct run *run, bool is_chat, const struct sl_jsonl_line *line, char **json_out,
+static enum sl_status answer_request(struct run *run, bool is_chat, const struct sl_input_line *line, char **json_out,
                                      struct sl_error *err) {
     struct sl_refusal refusal = {0};
     struct sl_openai_request *request = NULL;
@@ -412,7 +412,7 @@ static json_t *operate(struct run *run, const json_t *line, struct sl_refusal *r
     return sl_jsonl_ask(&model, line, refusal);
 }
 
-static enum sl_status answer_line(struct run *run, const struct sl_jsonl_line *line, char **json_out,
+static enum sl_status answer_line(struct run *run, const struct sl_input_line *line, char **json_out,
                                   struct sl_error *err) {
     struct sl_refusal refusal = {0};
     if (line->is_too_long) {
@@ -457,23 +457,34 @@ static void close_model(struct run *run) {
     sl_chat_template_destroy(&run->chat_template);
 }
 
+static bool is_blank(const struct sl_input_line *line) {
+    for (size_t i = 0; i < line->n_bytes; i++) {
+        if (line->text[i] == '\0' || !strchr(" \t\r", line->text[i])) {
+            return false;
+        }
+    }
+    return !line->is_too_long;
+}
+
 enum sl_status sl_jsonl_run(const struct sl_jsonl_config *config, struct sl_error *err) {
     struct run *run = calloc(1, sizeof *run);
     SL_FAIL_IF(!run, err, SL_ERR_EXHAUSTED, "no memory to answer lines");
     run->config = config;
-    struct sl_jsonl_lines lines = {.fd = config->in, .max_bytes = SL_JSONL_MAX_LINE_BYTES, .signals = config->signals};
+    struct sl_line_reader lines = {.fd = config->in, .max_bytes = SL_JSONL_MAX_LINE_BYTES, .signals = config->signals};
     enum sl_status status = open_model(run, err);
     while (status == SL_OK) {
-        struct sl_jsonl_line line;
-        status = sl_jsonl_lines_next(&lines, &line, err);
+        struct sl_input_line line;
+        status = sl_line_reader_next(&lines, &line, err);
         if (status != SL_OK || line.is_end) {
             break;
         }
-        char *json = NULL;
-        status = answer_line(run, &line, &json, err);
-        SL_THEN(status, print_line(config->out, json, err));
+        if (!is_blank(&line)) {
+            char *json = NULL;
+            status = answer_line(run, &line, &json, err);
+            SL_THEN(status, print_line(config->out, json, err));
+        }
     }
-    sl_jsonl_lines_cleanup(&lines);
+    sl_line_reader_cleanup(&lines);
     close_model(run);
     free(run);
     return status;

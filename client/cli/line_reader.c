@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/cli/jsonl/lines.h"
+#include "client/cli/line_reader.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -9,16 +9,17 @@
 
 #define FIRST_BYTES ((size_t)64 << 10)
 
-static enum sl_status wait_readable(const struct sl_jsonl_lines *l, struct sl_error *err) {
+static enum sl_status wait_readable(const struct sl_line_reader *l, struct sl_error *err) {
     struct pollfd fds[] = {{.fd = l->fd, .events = POLLIN}, {.fd = l->signals->fd, .events = POLLIN}};
-    while (poll(fds, 2, -1) < 0) {
-        SL_FAIL_IF(errno != EINTR, err, SL_ERR_IO, "standard input: %s", strerror(errno));
+    while (fds[0].revents == 0) { // a signal of the terminal ends no wait
+        SL_FAIL_IF(poll(fds, 2, -1) < 0 && errno != EINTR, err, SL_ERR_IO, "standard input: %s", strerror(errno));
+        SL_TRY(sl_signals_check(l->signals, err));
     }
-    return sl_signals_received(l->signals) > 0 ? sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal") : SL_OK;
+    return SL_OK;
 }
 
 // Makes room after `end`: moves the rest to the front, or grows up to one byte more than a line may have.
-static enum sl_status make_room(struct sl_jsonl_lines *l, struct sl_error *err) {
+static enum sl_status make_room(struct sl_line_reader *l, struct sl_error *err) {
     if (l->begin > 0) {
         memmove(l->buffer, l->buffer + l->begin, l->end - l->begin);
         l->end -= l->begin;
@@ -36,7 +37,7 @@ static enum sl_status make_room(struct sl_jsonl_lines *l, struct sl_error *err) 
     return SL_OK;
 }
 
-static enum sl_status read_more(struct sl_jsonl_lines *l, struct sl_error *err) {
+static enum sl_status read_more(struct sl_line_reader *l, struct sl_error *err) {
     SL_TRY(make_room(l, err));
     SL_TRY(wait_readable(l, err));
     ssize_t n = read(l->fd, l->buffer + l->end, l->capacity - l->end);
@@ -47,9 +48,9 @@ static enum sl_status read_more(struct sl_jsonl_lines *l, struct sl_error *err) 
 }
 
 // Reads up to a newline, the end of the input, or the bound. Skips bytes beyond the bound.
-static enum sl_status read_line(struct sl_jsonl_lines *l, struct sl_jsonl_line *line, struct sl_error *err) {
+enum sl_status sl_line_reader_next(struct sl_line_reader *l, struct sl_input_line *line, struct sl_error *err) {
     size_t searched = 0;
-    *line = (struct sl_jsonl_line){.number = ++l->number};
+    *line = (struct sl_input_line){.number = ++l->number};
     for (;;) {
         char *newline = l->end > l->begin + searched
                             ? memchr(l->buffer + l->begin + searched, '\n', l->end - l->begin - searched)
@@ -72,24 +73,7 @@ static enum sl_status read_line(struct sl_jsonl_lines *l, struct sl_jsonl_line *
     }
 }
 
-static bool is_blank(const struct sl_jsonl_line *line) {
-    for (size_t i = 0; i < line->n_bytes; i++) {
-        if (line->text[i] == '\0' || !strchr(" \t\r", line->text[i])) {
-            return false;
-        }
-    }
-    return !line->is_too_long && !line->is_end;
-}
-
-enum sl_status sl_jsonl_lines_next(struct sl_jsonl_lines *lines, struct sl_jsonl_line *line_out, struct sl_error *err) {
-    enum sl_status status;
-    do {
-        status = read_line(lines, line_out, err);
-    } while (status == SL_OK && is_blank(line_out));
-    return status;
-}
-
-void sl_jsonl_lines_cleanup(struct sl_jsonl_lines *lines) {
+void sl_line_reader_cleanup(struct sl_line_reader *lines) {
     free(lines->buffer);
     lines->buffer = NULL;
 }
