@@ -124,6 +124,9 @@ static void show_notice(struct sl_follow *follow, const Sluice__V1__Notice *noti
 
 static void on_event(void *arg, const Sluice__V1__Event *event) {
     struct sl_follow *follow = arg;
+    if (follow->look_fn && !follow->look_fn(follow->also_arg, event)) {
+        return;
+    }
     follow->reconnecting = false;
     if (follow->json) {
         if (!sl_message_print_json(&event->base, follow->out)) {

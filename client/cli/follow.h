@@ -22,7 +22,9 @@ struct sl_follow {
     int width;               // width of err's terminal; 0: not a terminal, so progress is shown of loading alone
     const char *model;       // path or name of the model that is loaded, for its progress
     struct sl_signals *signals;
-    bool (*also_stopped)(void *arg); // may be NULL
+    // Looks at an event before it is shown, and returns false to have it not shown; adds a reason to stop. Both may be NULL.
+    bool (*look_fn)(void *arg, const Sluice__V1__Event *event);
+    bool (*also_stopped)(void *arg);
     void *also_arg;
 
     struct sl_progress progress;

@@ -9,6 +9,7 @@
 #include "client/cli/chat/chat.h"
 #include "client/cli/follow.h"
 #include "engine/text/tokenizer/tokenizer.h"
+#include "proto/copy.h"
 #include "proto/kept.h"
 
 #define MAX_MESSAGE_BYTES ((size_t)4 << 20) // limit of a coordinator for one message; a chat must fit in one
@@ -18,8 +19,7 @@
 struct turn {
     struct sl_chat_session *chat;
     struct sl_follow follow;
-    struct sl_watch shown; // callbacks of `follow`, which get all events
-    char *answer;          // the answer so far
+    char *answer; // the answer so far
     size_t n_answer;
     bool no_memory;
     bool repeats; // the answer is ended: it only repeats itself, and -n set no length
@@ -52,17 +52,11 @@ static void keep_end(struct turn *turn, const Sluice__V1__Finished *finished) {
     if (!finished->statistics) {
         return;
     }
-    size_t n = sluice__v1__statistics__get_packed_size(finished->statistics);
-    uint8_t *packed = malloc(n + 1);
-    if (packed) {
-        sluice__v1__statistics__free_unpacked(chat->last, NULL);
-        sluice__v1__statistics__pack(finished->statistics, packed);
-        chat->last = sluice__v1__statistics__unpack(NULL, n, packed);
-        free(packed);
-    }
+    sluice__v1__statistics__free_unpacked(chat->last, NULL);
+    chat->last = (Sluice__V1__Statistics *)sl_message_copy(&finished->statistics->base);
 }
 
-static void on_event(void *arg, const Sluice__V1__Event *event) {
+static bool look_at(void *arg, const Sluice__V1__Event *event) {
     struct turn *turn = arg;
     bool ends = event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED;
     if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN) {
@@ -71,19 +65,12 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
         keep_end(turn, event->finished);
     }
     bool json = turn->chat->config->tool.json, cut = turn->reason == SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT;
-    if (json ? ends : !cut) { // with --json, a turn is one line
-        turn->shown.on_event(turn->shown.arg, event);
-    }
+    return json ? ends : !cut; // with --json, a turn is one line
 }
 
-static void on_reconnect(void *arg, const struct sl_error *why) {
-    struct turn *turn = arg;
-    turn->shown.on_reconnect(turn->shown.arg, why);
-}
-
-static bool stopped(void *arg) {
-    struct turn *turn = arg;
-    return turn->no_memory || turn->repeats || turn->shown.stopped(turn->shown.arg);
+static bool is_enough(void *arg) {
+    const struct turn *turn = arg;
+    return turn->no_memory || turn->repeats;
 }
 
 // ---- request --------------------------------------------------------------------------------------------------------
@@ -112,11 +99,8 @@ static enum sl_status answer(struct turn *turn, struct sl_error *err) {
     struct sl_request request;
     SL_TRY(make_request(chat, &request, err));
     struct sl_watch watch = {
-        .deadline_ns = sl_deadline_in_ms(chat->config->request.deadline_ms + (chat->local ? 0 : DEADLINE_SLACK_MS)),
-        .on_event = on_event,
-        .on_reconnect = on_reconnect,
-        .stopped = stopped,
-        .arg = turn};
+        .deadline_ns = sl_deadline_in_ms(chat->config->request.deadline_ms + (chat->local ? 0 : DEADLINE_SLACK_MS))};
+    sl_follow_attach(&turn->follow, &watch);
     if (chat->local) {
         return sl_local_talk_turn(chat->local, &request.message, &watch, err);
     }
@@ -247,7 +231,9 @@ int sl_chat_ask(struct sl_chat_session *chat, const char *line) {
                         .follow = sl_follow_of("chat", &chat->config->tool, chat->config->quiet, chat->signals)};
     turn.follow.brief = true;
     turn.follow.coordinator = chat->local ? NULL : turn.follow.coordinator;
-    sl_follow_attach(&turn.follow, &turn.shown);
+    turn.follow.look_fn = look_at;
+    turn.follow.also_stopped = is_enough;
+    turn.follow.also_arg = &turn;
     status = answer(&turn, &err);
     int code = end_turn(&turn, status, &err);
     free(turn.answer);

@@ -47,13 +47,12 @@ static const struct sl_program ask_program = {
 };
 
 struct answer {
-    struct sl_watch shown; // callbacks that get all events
-    char *text;            // owned; NULL: there is none
+    char *text; // owned; NULL: there is none
     bool has_seed;
     int64_t seed;
 };
 
-static void on_event(void *arg, const Sluice__V1__Event *event) {
+static bool keep(void *arg, const Sluice__V1__Event *event) {
     struct answer *answer = arg;
     if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED && !answer->text) {
         const Sluice__V1__Statistics *s = event->finished->statistics;
@@ -61,33 +60,21 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
         answer->has_seed = s && s->sampling;
         answer->seed = answer->has_seed ? (int64_t)s->sampling->seed : 0;
     }
-    answer->shown.on_event(answer->shown.arg, event);
-}
-
-static void on_reconnect(void *arg, const struct sl_error *why) {
-    struct answer *answer = arg;
-    answer->shown.on_reconnect(answer->shown.arg, why);
-}
-
-static bool stopped(void *arg) {
-    struct answer *answer = arg;
-    return answer->shown.stopped(answer->shown.arg);
+    return true;
 }
 
 static int ask_once(const struct ask_config *config, const struct sl_request_config *asked, struct sl_client *client,
                     struct answer *answer_out) {
     struct sl_follow follow = sl_follow_of("doc ask", &config->tool, config->quiet, config->tool.signals);
-    struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(asked->deadline_ms + DEADLINE_SLACK_MS),
-                             .on_event = on_event,
-                             .on_reconnect = on_reconnect,
-                             .stopped = stopped,
-                             .arg = answer_out};
+    struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(asked->deadline_ms + DEADLINE_SLACK_MS)};
     struct sl_request request;
     struct sl_error err = {0};
     char job_id[SL_JOB_ID_BYTES] = "";
     *answer_out = (struct answer){0};
     follow.cost = true;
-    sl_follow_attach(&follow, &answer_out->shown);
+    follow.look_fn = keep;
+    follow.also_arg = answer_out;
+    sl_follow_attach(&follow, &watch);
     if (sl_request_init(&request, asked, &err) != SL_OK) {
         return sl_tool_complain("doc ask", &err);
     }
