@@ -323,14 +323,12 @@ void sl_local_talk_forget(struct sl_local_talk *talk) {
     talk->n_before = 0;
 }
 
-void sl_local_talk_close(struct sl_local_talk **talk) {
-    if (*talk) {
-        sl_local_talk_forget(*talk);
-        sl_chat_template_destroy(&(*talk)->chat_template);
-        sl_local_close(&(*talk)->local);
-        free(*talk);
-        *talk = NULL;
-    }
+void sl_local_talk_close(struct sl_local_talk **talk_inout) {
+    SL_TAKE_OR_RETURN(talk, talk_inout);
+    sl_local_talk_forget(talk);
+    sl_chat_template_destroy(&talk->chat_template);
+    sl_local_close(&talk->local);
+    free(talk);
 }
 
 bool sl_local_talk_takes_chats(const struct sl_local_talk *talk) {

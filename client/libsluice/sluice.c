@@ -51,16 +51,14 @@ enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_f
     return SL_OK;
 }
 
-void sl_client_close(struct sl_client **client) {
-    if (*client) {
-        for (int i = 0; i < SL_RPC_MAX_ADDRESSES; i++) {
-            sl_rpc_channel_destroy(&(*client)->channels[i]);
-        }
-        sl_rpc_credentials_destroy(&(*client)->credentials);
-        free(*client);
-        *client = NULL;
-        sl_client_shutdown();
+void sl_client_close(struct sl_client **client_inout) {
+    SL_TAKE_OR_RETURN(client, client_inout);
+    for (int i = 0; i < SL_RPC_MAX_ADDRESSES; i++) {
+        sl_rpc_channel_destroy(&client->channels[i]);
     }
+    sl_rpc_credentials_destroy(&client->credentials);
+    free(client);
+    sl_client_shutdown();
 }
 
 enum sl_status sl_client_cancel(struct sl_client *client, const char *job_id, int64_t deadline_ns,

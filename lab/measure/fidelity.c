@@ -155,10 +155,7 @@ enum sl_status sl_fidelity_create(const struct sl_fidelity_config *config, struc
 }
 
 void sl_fidelity_destroy(struct sl_fidelity **fidelity) {
-    struct sl_fidelity *f = *fidelity;
-    if (f == NULL) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(f, fidelity);
     sl_session_destroy(&f->full[0]);
     sl_session_destroy(&f->full[1]);
     free(f->paid);
@@ -170,7 +167,6 @@ void sl_fidelity_destroy(struct sl_fidelity **fidelity) {
     free(f->kept);
     free(f->top);
     free(f);
-    *fidelity = NULL;
 }
 
 double sl_fidelity_full_nll(const struct sl_fidelity *fidelity) {

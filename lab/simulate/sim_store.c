@@ -42,10 +42,7 @@ enum sl_status sl_sim_store_create(const struct sl_sim_store_config *config, str
 }
 
 void sl_sim_store_destroy(struct sl_sim_store **store_inout) {
-    struct sl_sim_store *s = *store_inout;
-    if (!s) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(s, store_inout);
     if (s->segments) { // made last
         sl_room_cleanup(&s->room);
     }
@@ -54,7 +51,6 @@ void sl_sim_store_destroy(struct sl_sim_store **store_inout) {
     sl_ledger_destroy(&s->ledger);
     sl_arena_destroy(&s->arena);
     free(s);
-    *store_inout = NULL;
 }
 
 // Returns the slots of a head, in f16, of a capsule of so many bytes; rounds the bytes to whole pages.

@@ -136,19 +136,16 @@ enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct 
 }
 
 void sl_heads_destroy(struct sl_heads **heads) {
-    struct sl_heads *h = *heads;
-    if (h != NULL) {
-        free_scratch(h);
-        free(h->products);
-        free(h->shares);
-        if (h->state.parameters != NULL) {
-            munmap(h->state.parameters, 3 * h->state.n * sizeof(float));
-        }
-        sl_close(h->state.memory);
-        free(h->state.gradients);
-        free(h);
-        *heads = NULL;
+    SL_TAKE_OR_RETURN(h, heads);
+    free_scratch(h);
+    free(h->products);
+    free(h->shares);
+    if (h->state.parameters != NULL) {
+        munmap(h->state.parameters, 3 * h->state.n * sizeof(float));
     }
+    sl_close(h->state.memory);
+    free(h->state.gradients);
+    free(h);
 }
 
 const struct sl_heads_shape *sl_heads_get_shape(const struct sl_heads *heads) {

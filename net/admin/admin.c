@@ -327,11 +327,7 @@ void sl_admin_started(struct sl_admin *admin) {
 }
 
 void sl_admin_close(struct sl_admin **admin_inout) {
-    struct sl_admin *admin = *admin_inout;
-    *admin_inout = NULL;
-    if (!admin) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(admin, admin_inout);
     if (admin->daemon) {
         MHD_stop_daemon(admin->daemon);
     }

@@ -123,12 +123,9 @@ enum sl_status sl_exported_reader_create(struct sl_exported_reader **reader_out,
 }
 
 void sl_exported_reader_destroy(struct sl_exported_reader **reader_inout) {
-    struct sl_exported_reader *reader = *reader_inout;
-    if (reader != NULL) {
-        sl_sha256_destroy(&reader->sha);
-        free(reader);
-        *reader_inout = NULL;
-    }
+    SL_TAKE_OR_RETURN(reader, reader_inout);
+    sl_sha256_destroy(&reader->sha);
+    free(reader);
 }
 
 const struct sl_exported_head *sl_exported_reader_head(const struct sl_exported_reader *reader) {

@@ -64,14 +64,11 @@ void sl_connection_unref(struct sl_connection *connection) {
     }
 }
 
-void sl_connection_close(struct sl_connection **connection) {
-    if (!connection || !*connection) {
-        return;
+void sl_connection_close(struct sl_connection **connection_inout) {
+    SL_TAKE_OR_RETURN(connection, connection_inout);
+    if (!sl_gate_post(connection->gate, &connection->close_command)) {
+        sl_connection_unref(connection); // the command's
     }
-    if (!sl_gate_post((*connection)->gate, &(*connection)->close_command)) {
-        sl_connection_unref(*connection); // the command's
-    }
-    *connection = NULL;
 }
 
 // ---- the users -------------------------------------------------------------------------------------------------------

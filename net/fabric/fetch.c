@@ -145,10 +145,7 @@ enum sl_status sl_fetch_wait(struct sl_fetch *fetch, int64_t until_ns, struct sl
 }
 
 void sl_fetch_close(struct sl_fetch **fetch) {
-    if (!fetch || !*fetch) {
-        return;
-    }
-    struct sl_fetch *it = *fetch;
+    SL_TAKE_OR_RETURN(it, fetch);
     sl_outcome_end(&it->outcome, SL_ERR_CANCELLED, "closed before it was over");
     pthread_mutex_lock(&it->outcome.lock);
     bool detached = it->detached;
@@ -165,7 +162,6 @@ void sl_fetch_close(struct sl_fetch **fetch) {
     sl_outcome_cleanup(&it->outcome);
     sl_connection_unref(it->connection);
     free(it);
-    *fetch = NULL;
 }
 
 // ---- ending ----------------------------------------------------------------------------------------------------------

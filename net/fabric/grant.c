@@ -105,11 +105,9 @@ static void run_close(struct sl_fabric *, struct sl_command *command) {
     sl_grant_fail(grant, SL_ERR_CANCELLED, "the receiver closed the grant");
 }
 
-void sl_grant_close(struct sl_grant **grant) {
-    if (grant && *grant) {
-        sl_fabric_post((*grant)->fabric, &(*grant)->close_command);
-        *grant = NULL;
-    }
+void sl_grant_close(struct sl_grant **grant_inout) {
+    SL_TAKE_OR_RETURN(grant, grant_inout);
+    sl_fabric_post(grant->fabric, &grant->close_command);
 }
 
 // ---- all grants ------------------------------------------------------------------------------------------------

@@ -125,17 +125,13 @@ bool sl_fabric_request_is_done(const struct sl_fabric_request *request) {
 }
 
 void sl_fabric_request_close(struct sl_fabric_request **request) {
-    if (!request || !*request) {
-        return;
-    }
-    struct sl_fabric_request *it = *request;
+    SL_TAKE_OR_RETURN(it, request);
     if (sl_outcome_end(&it->outcome, SL_ERR_CANCELLED, "given up")) {
         cancel(it);
     } else {
         sl_outcome_wait(&it->outcome, SL_NO_DEADLINE); // it may just be being written
     }
     unref(it);
-    *request = NULL;
 }
 
 // ---- the progress thread's side --------------------------------------------------------------------------------------

@@ -146,10 +146,7 @@ const char *sl_ship_mode(const struct sl_ship *ship) {
 }
 
 void sl_ship_close(struct sl_ship **ship) {
-    if (!ship || !*ship) {
-        return;
-    }
-    struct sl_ship *it = *ship;
+    SL_TAKE_OR_RETURN(it, ship);
     pthread_mutex_lock(&it->lock);
     want(it, &it->close_wanted);
     while (!it->detached) { // see sl_ship_finish()
@@ -160,7 +157,6 @@ void sl_ship_close(struct sl_ship **ship) {
     free(it->queued.at);
     free(it->taken.at);
     free(it);
-    *ship = NULL;
 }
 
 // ---- the progress thread's side --------------------------------------------------------------------------------

@@ -92,10 +92,7 @@ enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes
 }
 
 void sl_window_close(struct sl_window **window) {
-    if (!window || !*window) {
-        return;
-    }
-    struct sl_window *it = *window;
+    SL_TAKE_OR_RETURN(it, window);
     pthread_mutex_lock(&it->gate->lock);
     if (it->gate->fabric) { // else the table was freed with it
         sl_slots_give(&it->windows->slots, it->id);
@@ -105,7 +102,6 @@ void sl_window_close(struct sl_window **window) {
     sl_gate_unref(it->gate);
     free(it->shown);
     free(it);
-    *window = NULL;
 }
 
 // Returns the first range that does not end before `offset`.

@@ -24,13 +24,9 @@ enum sl_status sl_ledger_create(struct sl_arena *arena, struct sl_ledger **ledge
 }
 
 void sl_ledger_destroy(struct sl_ledger **ledger_inout) {
-    struct sl_ledger *ledger = *ledger_inout;
-    if (!ledger) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(ledger, ledger_inout);
     pthread_mutex_destroy(&ledger->mutex);
     free(ledger);
-    *ledger_inout = NULL;
 }
 
 struct sl_arena *sl_ledger_arena(const struct sl_ledger *ledger) {

@@ -96,13 +96,11 @@ enum sl_status sl_rpc_channel_create_alone(const char *address, const struct sl_
     return create_channel(address, credentials, roles, SL_RPC_MAX_REPLY_BYTES, false, channel_out, err);
 }
 
-void sl_rpc_channel_destroy(struct sl_rpc_channel **channel) {
-    if (*channel) {
-        grpc_channel_destroy((*channel)->channel);
-        pthread_mutex_destroy(&(*channel)->mutex);
-        free(*channel);
-        *channel = NULL;
-    }
+void sl_rpc_channel_destroy(struct sl_rpc_channel **channel_inout) {
+    SL_TAKE_OR_RETURN(channel, channel_inout);
+    grpc_channel_destroy(channel->channel);
+    pthread_mutex_destroy(&channel->mutex);
+    free(channel);
 }
 
 // Replaces the gRPC channel if the revocation lists were read again; without memory, before the next call. Lock held.

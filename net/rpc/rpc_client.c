@@ -487,11 +487,7 @@ void sl_rpc_stream_cancel(struct sl_rpc_stream *stream) {
 }
 
 void sl_rpc_stream_close(struct sl_rpc_stream **stream) {
-    struct sl_rpc_stream *s = *stream;
-    if (!s) {
-        return;
-    }
-    *stream = NULL;
+    SL_TAKE_OR_RETURN(s, stream);
     grpc_call_cancel(s->call, NULL);
     sl_rpc_live_calls_add(-1);
     pthread_mutex_lock(&s->mutex);

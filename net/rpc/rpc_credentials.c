@@ -76,13 +76,11 @@ enum sl_status sl_rpc_credentials_create_foreign(const struct sl_tls_files *file
     return create(files, true, credentials_out, err);
 }
 
-void sl_rpc_credentials_destroy(struct sl_rpc_credentials **credentials) {
-    if (*credentials) {
-        grpc_tls_certificate_provider_release((*credentials)->provider);
-        sl_revocations_close(&(*credentials)->revocations);
-        free(*credentials);
-        *credentials = NULL;
-    }
+void sl_rpc_credentials_destroy(struct sl_rpc_credentials **credentials_inout) {
+    SL_TAKE_OR_RETURN(credentials, credentials_inout);
+    grpc_tls_certificate_provider_release(credentials->provider);
+    sl_revocations_close(&credentials->revocations);
+    free(credentials);
 }
 
 const struct sl_identity *sl_rpc_credentials_self(const struct sl_rpc_credentials *credentials) {

@@ -39,12 +39,9 @@ enum sl_status sl_store_client_create(struct sl_node *node, struct sl_store_clie
 }
 
 void sl_store_client_destroy(struct sl_store_client **client_inout) {
-    struct sl_store_client *client = *client_inout;
-    if (client) {
-        sl_store_channels_destroy(&client->channels);
-        free(client);
-        *client_inout = NULL;
-    }
+    SL_TAKE_OR_RETURN(client, client_inout);
+    sl_store_channels_destroy(&client->channels);
+    free(client);
 }
 
 struct sl_store_channels *sl_store_client_channels(struct sl_store_client *client) {

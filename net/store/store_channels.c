@@ -45,15 +45,12 @@ static void close_entry(struct entry *entry) {
 }
 
 void sl_store_channels_destroy(struct sl_store_channels **channels) {
-    struct sl_store_channels *it = *channels;
-    if (it) {
-        for (int i = 0; i < it->n; i++) {
-            close_entry(&it->at[i]);
-        }
-        pthread_mutex_destroy(&it->mutex);
-        free(it);
-        *channels = NULL;
+    SL_TAKE_OR_RETURN(it, channels);
+    for (int i = 0; i < it->n; i++) {
+        close_entry(&it->at[i]);
     }
+    pthread_mutex_destroy(&it->mutex);
+    free(it);
 }
 
 // Returns the entry for an address. Lock held.

@@ -219,15 +219,12 @@ enum sl_status sl_api_keys_open(const char *path, struct sl_api_keys **keys_out,
 }
 
 void sl_api_keys_close(struct sl_api_keys **keys_ptr) {
-    struct sl_api_keys *keys = *keys_ptr;
-    if (keys) {
-        pthread_mutex_destroy(&keys->mutex);
-        free(keys->list);
-        free(keys->text);
-        free(keys->path);
-        free(keys);
-        *keys_ptr = NULL;
-    }
+    SL_TAKE_OR_RETURN(keys, keys_ptr);
+    pthread_mutex_destroy(&keys->mutex);
+    free(keys->list);
+    free(keys->text);
+    free(keys->path);
+    free(keys);
 }
 
 // Call under the mutex. NULL: no line has this hash.

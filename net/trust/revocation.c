@@ -146,15 +146,13 @@ enum sl_status sl_revocations_open(const struct sl_tls_files *files, struct sl_r
     return SL_OK;
 }
 
-void sl_revocations_close(struct sl_revocations **revocations) {
-    if (*revocations) {
-        free_lists((*revocations)->lists);
-        pthread_mutex_destroy(&(*revocations)->mutex);
-        free((*revocations)->path);
-        free((*revocations)->ca);
-        free(*revocations);
-        *revocations = NULL;
-    }
+void sl_revocations_close(struct sl_revocations **revocations_inout) {
+    SL_TAKE_OR_RETURN(revocations, revocations_inout);
+    free_lists(revocations->lists);
+    pthread_mutex_destroy(&revocations->mutex);
+    free(revocations->path);
+    free(revocations->ca);
+    free(revocations);
 }
 
 uint64_t sl_revocations_edition(struct sl_revocations *revocations) {

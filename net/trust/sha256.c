@@ -60,13 +60,10 @@ enum sl_status sl_sha256_create(struct sl_sha256 **sha_out, struct sl_error *err
 }
 
 void sl_sha256_destroy(struct sl_sha256 **sha_inout) {
-    struct sl_sha256 *sha = *sha_inout;
-    if (sha) {
-        EVP_MD_CTX_free(sha->all);
-        EVP_MD_CTX_free(sha->copy);
-        free(sha);
-        *sha_inout = NULL;
-    }
+    SL_TAKE_OR_RETURN(sha, sha_inout);
+    EVP_MD_CTX_free(sha->all);
+    EVP_MD_CTX_free(sha->copy);
+    free(sha);
 }
 
 void sl_sha256_add(struct sl_sha256 *sha, const void *bytes, size_t n_bytes) {

@@ -189,17 +189,15 @@ enum sl_status sl_catalog_open(const char *file, struct sl_catalog **catalog_out
     return SL_OK;
 }
 
-void sl_catalog_close(struct sl_catalog **catalog) {
-    if (*catalog) {
-        for (int i = 0; i < (*catalog)->n; i++) {
-            free((struct sl_catalog_part *)(*catalog)->models[i].parts);
-        }
-        json_decref((*catalog)->added);
-        json_decref((*catalog)->known);
-        free((*catalog)->models);
-        free(*catalog);
-        *catalog = NULL;
+void sl_catalog_close(struct sl_catalog **catalog_inout) {
+    SL_TAKE_OR_RETURN(catalog, catalog_inout);
+    for (int i = 0; i < catalog->n; i++) {
+        free((struct sl_catalog_part *)catalog->models[i].parts);
     }
+    json_decref(catalog->added);
+    json_decref(catalog->known);
+    free(catalog->models);
+    free(catalog);
 }
 
 const struct sl_catalog_model *sl_catalog_get(const struct sl_catalog *catalog, int i) {

@@ -155,11 +155,7 @@ void sl_link_set_met(struct sl_link *link) {
 }
 
 void sl_link_close(struct sl_link **link) {
-    if (!link || !*link) {
-        return;
-    }
-    struct sl_link *it = *link;
-    *link = NULL;
+    SL_TAKE_OR_RETURN(it, link);
     it->told = true; // the owner gets no more callbacks
     sl_link_lose(it, SL_ERR_CANCELLED, "closed");
     sl_link_end_traffic(it, it->status);

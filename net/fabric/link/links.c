@@ -80,10 +80,7 @@ enum sl_status sl_links_listen(struct sl_links *links, const struct sockaddr *ad
 }
 
 void sl_links_destroy(struct sl_links **links) {
-    if (!links || !*links) {
-        return;
-    }
-    struct sl_links *it = *links;
+    SL_TAKE_OR_RETURN(it, links);
     while (it->first) {
         struct sl_link *link = it->first;
         sl_link_close(&link);
@@ -92,7 +89,6 @@ void sl_links_destroy(struct sl_links **links) {
     close(it->epoll);
     sl_tls_destroy(&it->tls);
     free(it);
-    *links = NULL;
 }
 
 // ---- accepting -------------------------------------------------------------------------------------------------------

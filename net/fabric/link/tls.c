@@ -125,18 +125,16 @@ enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **t
     return SL_OK;
 }
 
-void sl_tls_destroy(struct sl_tls **tls) {
-    if (tls && *tls) {
-        SSL_CTX_free((*tls)->context);
-        sl_revocations_close(&(*tls)->revocations);
-        sl_crypto_close(&(*tls)->crypto);
-        sl_tls_buffers_destroy(&(*tls)->buffers);
-        for (int i = 0; i < N_FILES; i++) {
-            free((*tls)->paths[i]);
-        }
-        free(*tls);
-        *tls = NULL;
+void sl_tls_destroy(struct sl_tls **tls_inout) {
+    SL_TAKE_OR_RETURN(tls, tls_inout);
+    SSL_CTX_free(tls->context);
+    sl_revocations_close(&tls->revocations);
+    sl_crypto_close(&tls->crypto);
+    sl_tls_buffers_destroy(&tls->buffers);
+    for (int i = 0; i < N_FILES; i++) {
+        free(tls->paths[i]);
     }
+    free(tls);
 }
 
 static void read_again(struct sl_tls *tls) {

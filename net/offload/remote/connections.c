@@ -39,17 +39,13 @@ static void free_entry(struct connection_entry *entry) {
 }
 
 void sl_connections_destroy(struct sl_connections **connections_inout) {
-    struct sl_connections *connections = *connections_inout;
-    if (!connections) {
-        return;
-    }
+    SL_TAKE_OR_RETURN(connections, connections_inout);
     for (struct connection_entry *entry = connections->first, *next; entry; entry = next) {
         next = entry->next;
         free_entry(entry);
     }
     pthread_mutex_destroy(&connections->mutex);
     free(connections);
-    *connections_inout = NULL;
 }
 
 // Call under the mutex.

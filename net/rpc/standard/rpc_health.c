@@ -51,12 +51,10 @@ enum sl_status sl_rpc_health_create(const struct sl_rpc_implementation *services
     return SL_OK;
 }
 
-void sl_rpc_health_destroy(struct sl_rpc_health **health) {
-    if (*health) {
-        pthread_mutex_destroy(&(*health)->mutex);
-        free(*health);
-        *health = NULL;
-    }
+void sl_rpc_health_destroy(struct sl_rpc_health **health_inout) {
+    SL_TAKE_OR_RETURN(health, health_inout);
+    pthread_mutex_destroy(&health->mutex);
+    free(health);
 }
 
 static struct row *find(struct sl_rpc_health *health, const char *service) {
