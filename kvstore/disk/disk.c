@@ -262,7 +262,7 @@ bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key) {
     struct offer offer = {.key = *key, .forget = true};
     struct sl_disk_entry entry;
     pthread_mutex_lock(&disk->mutex); // keeps the folder open meanwhile
-    bool is_there = disk->folder && sl_disk_folder_get(disk->folder, key, &entry);
+    bool is_there = disk->folder && sl_disk_index_get(sl_disk_folder_index(disk->folder), key, &entry);
     if (is_there) {
         offer.file = entry.id;
         offer.opening = disk->n_openings;
@@ -285,7 +285,7 @@ bool sl_disk_get(struct sl_disk *disk, const struct sl_capsule_id *key, struct s
         return false;
     }
     SL_LOCKED(&disk->mutex); // keeps the folder open meanwhile
-    return disk->folder && sl_disk_folder_get(disk->folder, key, entry_out);
+    return disk->folder && sl_disk_index_get(sl_disk_folder_index(disk->folder), key, entry_out);
 }
 
 bool sl_disk_begins_with(struct sl_disk *disk, const struct sl_capsule_id *key, const struct sl_hash128 *prefix_hash) {
@@ -293,7 +293,7 @@ bool sl_disk_begins_with(struct sl_disk *disk, const struct sl_capsule_id *key, 
         return false;
     }
     SL_LOCKED(&disk->mutex);
-    return disk->folder && sl_disk_folder_begins_with(disk->folder, key, prefix_hash);
+    return disk->folder && sl_disk_index_begins_with(sl_disk_folder_index(disk->folder), key, prefix_hash);
 }
 
 enum sl_disk_copy sl_disk_keep(struct sl_disk *disk, struct sl_stored *stored) {
@@ -390,7 +390,7 @@ static struct sl_stored *recall(struct sl_disk *disk, const struct sl_prefix *pr
     int64_t begin_ns = sl_now_ns();
     enum sl_status status;
     do { // a damaged capsule has been removed: search again
-        bool is_there = sl_disk_folder_find(disk->folder, prefixes, n_prefixes, &at, &found);
+        bool is_there = sl_disk_index_find(sl_disk_folder_index(disk->folder), prefixes, n_prefixes, &at, &found);
         status = is_there ? SL_OK : SL_ERR_NOT_FOUND;
         stored = is_there ? pin_found(disk, &found, &prefixes[at]) : NULL;
     } while (status == SL_OK && !stored && (status = bring_back(disk, &found, &err)) == SL_ERR_NOT_FOUND);
@@ -461,7 +461,7 @@ enum sl_status sl_disk_read(struct sl_disk *disk, const struct sl_capsule_id *ke
     SL_FAIL_IF(!take_turn(disk, deadline_ns), err, SL_ERR_DEADLINE, "the disk is still read for others");
     struct sl_disk_entry found;
     struct sl_capsule_keys keys = {.hashes = NULL};
-    bool is_there = is_used(disk) && sl_disk_folder_get(disk->folder, key, &found);
+    bool is_there = is_used(disk) && sl_disk_index_get(sl_disk_folder_index(disk->folder), key, &found);
     enum sl_status status =
         is_there ? read_in(disk, &found, capsule_out, &keys, err) : sl_fail(err, SL_ERR_NOT_FOUND, "not on disk");
     free(keys.hashes);
@@ -512,8 +512,8 @@ static void write_the_capsule_cache(struct sl_disk *disk) {
         write_one(disk, &keys[n_done]);
     }
     size_t n_left = 0;
-    for (; n_done < n; n_done++) {
-        n_left += !sl_disk_folder_has(disk->folder, &keys[n_done]);
+    for (struct sl_disk_entry entry; n_done < n; n_done++) {
+        n_left += !sl_disk_index_get(sl_disk_folder_index(disk->folder), &keys[n_done], &entry);
     }
     if (n_left > 0) {
         sl_log_warn("disk", "capsules=%zu were not written within the time for stopping", n_left);

@@ -45,13 +45,8 @@ int sl_disk_file_open(int dir_fd, uint64_t id) {
     return fd;
 }
 
-// Returns the bytes of a head before its hashes.
-static size_t head_bytes(const struct sl_disk_head *head) {
-    return head->version == 2 ? offsetof(struct sl_disk_head, tenant) : sizeof *head;
-}
-
 static size_t content_at(const struct sl_disk_head *head) {
-    return head_bytes(head) + sizeof(struct sl_hash128) * head->n_hashes;
+    return sizeof *head + sizeof(struct sl_hash128) * head->n_hashes;
 }
 
 int64_t sl_disk_head_file_bytes(const struct sl_disk_head *head) {
@@ -82,9 +77,7 @@ int64_t sl_disk_stored_file_bytes(const struct sl_stored *stored) {
 
 static uint64_t digest_of(const struct sl_disk_head *head, const struct sl_hash128 *hashes) {
     uint64_t of_head = sl_hash(head, offsetof(struct sl_disk_head, digest), 0);
-    of_head = head->version == 2
-                  ? of_head
-                  : sl_hash(&head->tenant, sizeof *head - offsetof(struct sl_disk_head, tenant), of_head);
+    of_head = sl_hash(&head->tenant, sizeof *head - offsetof(struct sl_disk_head, tenant), of_head);
     return sl_hash(hashes, sizeof *hashes * head->n_hashes, of_head);
 }
 
@@ -180,19 +173,14 @@ enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
     const size_t hash_bytes = (SL_CAPSULE_CACHE_MAX_PREFIXES - 1) * sizeof *hashes_out;
     struct sl_disk_head head = {0};
     struct stat file;
-    const size_t least = offsetof(struct sl_disk_head, tenant);
     ssize_t n = read_at(fd, 0, &head, sizeof head);
-    if (n >= (ssize_t)least && head.version == 2) {
-        memset(&head.tenant, 0, sizeof head - least); // these were hashes
-        n = (ssize_t)least;
-    }
-    ssize_t n_hashes = n == (ssize_t)head_bytes(&head) ? read_at(fd, (size_t)n, hashes_out, hash_bytes) : 0;
+    ssize_t n_hashes = n == (ssize_t)sizeof head ? read_at(fd, sizeof head, hashes_out, hash_bytes) : 0;
     SL_FAIL_IF(n < 0 || n_hashes < 0 || fstat(fd, &file) != 0, err, SL_ERR_IO, "it cannot be read: %s",
                strerror(errno));
-    SL_FAIL_IF((size_t)n < least || memcmp(head.magic, MAGIC, sizeof head.magic) != 0, err, SL_ERR_INVALID,
+    SL_FAIL_IF((size_t)n < sizeof head || memcmp(head.magic, MAGIC, sizeof head.magic) != 0, err, SL_ERR_INVALID,
                "it is no capsule, or was never finished");
-    SL_FAIL_IF(head.version < 2 || head.version > SL_DISK_FILE_VERSION, err, SL_ERR_INVALID,
-               "it is of version %u, this reads 2 to %d", head.version, SL_DISK_FILE_VERSION);
+    SL_FAIL_IF(head.version != SL_DISK_FILE_VERSION, err, SL_ERR_INVALID, "it is of version %u, this reads %d",
+               head.version, SL_DISK_FILE_VERSION);
     SL_FAIL_IF(head.n_hashes >= SL_CAPSULE_CACHE_MAX_PREFIXES || (size_t)(n + n_hashes) < content_at(&head) ||
                    digest_of(&head, hashes_out) != head.digest,
                err, SL_ERR_INVALID, "its head is damaged");

@@ -15,7 +15,7 @@
 
 #include "kvstore/memory/capsule_cache.h"
 
-#define SL_DISK_FILE_VERSION 3 // version 2, which is read too, has no fields after the digest
+#define SL_DISK_FILE_VERSION 3
 
 struct sl_disk_head {
     char magic[8];
@@ -27,7 +27,7 @@ struct sl_disk_head {
     uint64_t header_bytes, body_bytes;
     uint64_t content_digest; // of header and body
     uint64_t digest;         // of all other fields, and of the hashes
-    // For the eviction policy, as in struct sl_capsule_keys; 0 in version 2:
+    // For the eviction policy, as in struct sl_capsule_keys:
     uint64_t tenant;
     double read_ms;
     int64_t read_tokens;

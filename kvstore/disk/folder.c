@@ -354,12 +354,13 @@ static enum sl_status write_or_make_way(struct sl_disk_folder *folder, const str
 
 enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct sl_stored *stored,
                                     bool (*go_on)(void *arg), void *arg, struct sl_error *err) {
-    SL_FAIL_IF(sl_disk_folder_has(folder, &stored->keys.id), err, SL_ERR_EXISTS, "this capsule is on disk already");
+    struct sl_disk_entry entry;
+    SL_FAIL_IF(sl_disk_index_get(folder->index, &stored->keys.id, &entry), err, SL_ERR_EXISTS,
+               "this capsule is on disk already");
     int64_t bytes = in_blocks(sl_disk_stored_file_bytes(stored));
     SL_FAIL_IF(bytes > folder->max_bytes, err, SL_ERR_EXHAUSTED,
                "a capsule of %lld bytes is larger than all that --disk-bytes allows", (long long)bytes);
     struct sl_error why = {0};
-    struct sl_disk_entry entry;
     int64_t used = atomic_load(&folder->bytes), left = used - bytes;
     // Check before evicting: a capsule for which documents leave no room is offered again and again.
     SL_FAIL_IF(!sl_disk_index_can_free(folder->index, folder->protected, bytes_of, used + bytes - folder->max_bytes),
@@ -395,9 +396,8 @@ enum sl_status sl_disk_folder_forget(struct sl_disk_folder *folder, const struct
                                                          : sl_fail(err, SL_ERR_NOT_FOUND, "not on disk");
 }
 
-bool sl_disk_folder_find(struct sl_disk_folder *folder, const struct sl_prefix *prefixes, size_t n_prefixes,
-                         size_t *at_out, struct sl_disk_entry *entry_out) {
-    return sl_disk_index_find(folder->index, prefixes, n_prefixes, at_out, entry_out);
+struct sl_disk_index *sl_disk_folder_index(const struct sl_disk_folder *folder) {
+    return folder->index;
 }
 
 // Reads a capsule. SL_ERR_INVALID: it is damaged, or removed. SL_ERR_EXHAUSTED, SL_ERR_IO: it cannot be read now.
@@ -463,21 +463,6 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
     *capsule_out = capsule;
     *keys_out = keys;
     return SL_OK;
-}
-
-bool sl_disk_folder_get(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
-                        struct sl_disk_entry *entry_out) {
-    return sl_disk_index_get(folder->index, key, entry_out);
-}
-
-bool sl_disk_folder_begins_with(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
-                                const struct sl_hash128 *prefix_hash) {
-    return sl_disk_index_begins_with(folder->index, key, prefix_hash);
-}
-
-bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key) {
-    struct sl_disk_entry entry;
-    return sl_disk_index_get(folder->index, key, &entry);
 }
 
 enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct sl_capsule_id *key,

@@ -47,10 +47,8 @@ void sl_disk_folder_close(struct sl_disk_folder **folder);
 enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct sl_stored *stored,
                                     bool (*go_on)(void *arg), void *arg, struct sl_error *err);
 
-// Finds the capsule for the longest of these prefixes (longest first); *at_out is the index of that prefix. False:
-// none.
-bool sl_disk_folder_find(struct sl_disk_folder *folder, const struct sl_prefix *prefixes, size_t n_prefixes,
-                         size_t *at_out, struct sl_disk_entry *entry_out);
+// Returns the index, by which any thread finds capsules: sl_disk_index_find(), _get() and _begins_with().
+struct sl_disk_index *sl_disk_folder_index(const struct sl_disk_folder *folder);
 
 // The last files that could not be read. Zeros at first; the caller keeps it when it opens the folder anew.
 struct sl_disk_unread {
@@ -73,13 +71,8 @@ enum sl_status sl_disk_folder_discard(struct sl_disk_folder *folder, const struc
 enum sl_status sl_disk_folder_forget(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
                                      struct sl_error *err);
 // The same in two steps: any thread hides the capsule, so that it is not found any more; the writer removes its file.
-bool sl_disk_folder_get(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
-                        struct sl_disk_entry *entry_out);                                   // whole
 bool sl_disk_folder_hide(struct sl_disk_folder *folder, const struct sl_disk_entry *entry); // false: it was removed
 enum sl_status sl_disk_folder_remove(struct sl_disk_folder *folder, uint64_t id, struct sl_error *err); // SL_ERR_IO
-bool sl_disk_folder_begins_with(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
-                                const struct sl_hash128 *prefix_hash); // whole, as sl_disk_index_begins_with()
-bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key); // whole
 // Counts this whole capsule as the most recently used. SL_ERR_NOT_FOUND, SL_ERR_IO.
 enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
                                     struct sl_error *err);

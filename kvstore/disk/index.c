@@ -279,15 +279,14 @@ static int64_t shared_tokens(const struct sl_disk_index *index, const struct cap
 // Call with the lock held.
 static struct sl_eviction_rank rank(const struct sl_disk_index *index, const struct capsule *capsule, int64_t now_ns) {
     const struct sl_disk_head *head = &capsule->entry.head;
-    int64_t used_ns = capsule->entry.used_ns,
-            stored_ns = head->stored_ms > 0 ? head->stored_ms * SL_NS_PER_MS : used_ns;
+    int64_t used_ns = capsule->entry.used_ns;
     return index->eviction.policy->rank(&(struct sl_eviction_entry){
         .n_tokens = head->n_tokens,
         .shared_tokens = shared_tokens(index, capsule),
         .bytes = head->body_bytes,
         .used_ns = used_ns,
         .idle_ns = now_ns > used_ns ? now_ns - used_ns : 0,
-        .age_ns = now_ns - stored_ns,
+        .age_ns = now_ns - head->stored_ms * SL_NS_PER_MS,
         .ttl_ns = index->eviction.ttl_ms * SL_NS_PER_MS,
         .ms_per_token = capsule->ms_per_token,
         .tenant_bytes = capsule->tenant->bytes,

@@ -96,7 +96,7 @@ enum sl_status write_capsule(struct fixture *fixture, int seed, size_t n_hashes,
 bool finds(struct fixture *fixture, struct sl_hash128 hash, int64_t n_tokens, struct sl_disk_entry *found_out) {
     struct sl_prefix prefix = {{11, 22, hash}, n_tokens};
     size_t at;
-    return sl_disk_folder_find(fixture->folder, &prefix, 1, &at, found_out);
+    return sl_disk_index_find(sl_disk_folder_index(fixture->folder), &prefix, 1, &at, found_out);
 }
 
 bool finds_whole(struct fixture *fixture, int seed, size_t n_hashes) {

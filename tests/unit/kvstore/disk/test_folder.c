@@ -55,7 +55,7 @@ static void test_disk_folder_the_longest_prefix_is_found(void **state) {
                                    {{11, 22, hash_of(1, 3)}, 4 * STRIDE},
                                    {{11, 22, hash_of(2, 2)}, 3 * STRIDE}};
     size_t at;
-    assert_true(sl_disk_folder_find(fixture->folder, prefixes, 4, &at, &found));
+    assert_true(sl_disk_index_find(sl_disk_folder_index(fixture->folder), prefixes, 4, &at, &found));
     assert_int_equal(at, 2);
     assert_int_equal(read_back(fixture, &found, 1), SL_OK);
 }
@@ -148,45 +148,22 @@ static void test_disk_folder_the_policy_chooses(void **state) {
     assert_false(finds_whole(fixture, 3, 2));
 }
 
-// Turns a file into one of version 2, which has no fields after its digest.
-static void make_old(const char *path) {
-    const size_t old_bytes = offsetof(struct sl_disk_head, tenant);
-    struct sl_disk_head *head = malloc(MAX_BYTES);
-    FILE *file = fopen(path, "rb");
-    size_t n = fread(head, 1, MAX_BYTES, file);
-    fclose(file);
-    uint8_t *rest = (uint8_t *)head + sizeof *head;
-    assert_true(n > sizeof *head);
-    head->version = 2;
-    head->digest = sl_hash(rest, sizeof(struct sl_hash128) * head->n_hashes,
-                           sl_hash(head, offsetof(struct sl_disk_head, digest), 0));
-    file = fopen(path, "wb");
-    fwrite(head, 1, old_bytes, file);
-    fwrite(rest, 1, n - sizeof *head, file);
-    fclose(file);
-    free(head);
-}
-
-static void test_disk_folder_reads_files_of_version_2(void **state) {
+static void test_disk_folder_drops_files_of_other_versions(void **state) {
     struct fixture *fixture = *state;
     struct sl_disk_entry entry;
+    struct sl_disk_head head;
     char path[128];
-    for (size_t n_hashes = 0; n_hashes < 4; n_hashes += 3) { // with no hashes, other bytes follow the head
-        begin_anew(fixture);
-        assert_int_equal(write_capsule(fixture, 1, n_hashes, BODY), SL_OK);
-        assert_true(finds(fixture, hash_of(1, WHOLE), (int64_t)n_hashes * STRIDE + 7, &entry));
-        path_of(fixture, entry.id, path);
-        make_old(path);
-        reopen(fixture);
-        assert_true(finds(fixture, hash_of(1, WHOLE), (int64_t)n_hashes * STRIDE + 7, &entry));
-        assert_int_equal(entry.head.version, 2);
-        assert_int_equal(entry.head.tenant, 0);
-        assert_int_equal(read_back(fixture, &entry, 1), SL_OK);
-    }
-    evict_by(fixture, "ttl");
-    assert_int_equal(write_capsule(fixture, 2, 2, 2 * BODY), SL_OK);
-    assert_int_equal(write_capsule(fixture, 3, 2, 2 * BODY), SL_OK);
-    assert_int_equal(count(fixture, NULL), 1);
+    assert_int_equal(write_capsule(fixture, 1, 3, BODY), SL_OK);
+    assert_true(finds(fixture, hash_of(1, WHOLE), 3 * STRIDE + 7, &entry));
+    path_of(fixture, entry.id, path);
+    FILE *file = fopen(path, "r+b");
+    assert_int_equal(fread(&head, sizeof head, 1, file), 1);
+    head.version = SL_DISK_FILE_VERSION - 1;
+    rewind(file);
+    assert_int_equal(fwrite(&head, sizeof head, 1, file), 1);
+    fclose(file);
+    reopen(fixture);
+    assert_int_equal(count(fixture, NULL), 0);
 }
 
 static void test_disk_folder_a_document_stays(void **state) {
@@ -514,7 +491,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_disk_folder_the_longest_prefix_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_the_least_recently_used_goes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_the_policy_chooses, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_disk_folder_reads_files_of_version_2, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_folder_drops_files_of_other_versions, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_a_document_stays, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_a_document_stays_when_it_shrinks, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_a_document_stays_when_the_index_shrinks, setup, teardown),
