@@ -3,7 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <openssl/evp.h>
+#include <openssl/crypto.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,6 +14,7 @@
 #include "base/locked.h"
 #include "base/log.h"
 #include "net/trust/changing_file.h"
+#include "net/trust/sha256.h"
 
 enum { MAX_FILE_BYTES = 64 << 20 };
 
@@ -31,22 +32,9 @@ struct sl_api_keys {
 
 // ---- lines ----------------------------------------------------------------------------------------------------------
 
-static int digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool parse_hash(const char *word, uint8_t hash_out[32]) {
-    if (strlen(word) != 64) {
-        return false;
-    }
-    for (int i = 0; i < 32; i++) {
-        int high = digit(word[2 * i]), low = digit(word[2 * i + 1]);
-        if (high < 0 || low < 0) {
-            return false;
-        }
-        hash_out[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
+    size_t n;
+    return strspn(word, "0123456789abcdef") == 64 && OPENSSL_hexstr2buf_ex(hash_out, 32, &n, word, '\0') == 1;
 }
 
 bool sl_tenant_name_is_valid(const char *word) {
@@ -81,16 +69,11 @@ static bool parse_limit(const char *word, struct sl_api_key *key) {
     return false;
 }
 
-static bool make_hash(const void *bytes, size_t n_bytes, uint8_t hash_out[32]) {
-    unsigned n = 0;
-    return EVP_Digest(bytes, n_bytes, hash_out, &n, EVP_sha256(), NULL) == 1 && n == 32;
-}
-
 // Hashes a zero byte and then a tenant's name, or "*": no key begins with a zero byte.
 static bool make_tenant_hash(const char *tenant, uint8_t hash_out[32]) {
     char named[1 + SL_TENANT_NAME_BYTES] = "";
     snprintf(named + 1, SL_TENANT_NAME_BYTES, "%s", tenant);
-    return make_hash(named, sizeof named, hash_out);
+    return sl_sha256(named, sizeof named, hash_out, NULL) == SL_OK;
 }
 
 // Parses one line, which it changes; *there_out tells whether the line holds a key.
@@ -258,7 +241,7 @@ enum sl_status sl_api_keys_of_tenant(struct sl_api_keys *keys, const char *tenan
 
 enum sl_status sl_api_keys_find(struct sl_api_keys *keys, const char *presented, struct sl_api_key *key_out) {
     uint8_t hash[32];
-    if (!make_hash(presented, strlen(presented), hash)) {
+    if (sl_sha256(presented, strlen(presented), hash, NULL) != SL_OK) {
         return SL_ERR_DENIED;
     }
     SL_LOCKED(&keys->mutex);
