@@ -95,18 +95,18 @@ void sl_bench_progress(const char *format, ...) {
     fflush(stderr);
 }
 
-int sl_bench_ascending(const void *a, const void *b) {
+static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 double sl_bench_median(double *values, size_t n) {
-    qsort(values, n, sizeof *values, sl_bench_ascending);
+    qsort(values, n, sizeof *values, ascending);
     return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
 }
 
 double sl_bench_percentile(double *values, size_t n, double share) {
-    qsort(values, n, sizeof *values, sl_bench_ascending);
+    qsort(values, n, sizeof *values, ascending);
     size_t rank = (size_t)ceil(share * (double)n);
     return n > 0 ? values[rank > 0 ? rank - 1 : 0] : 0;
 }

@@ -45,8 +45,6 @@ void sl_bench_progress(const char *format, ...) __attribute__((format(printf, 1,
 // Returns the median; sorts the array.
 double sl_bench_median(double *values, size_t n);
 
-int sl_bench_ascending(const void *a, const void *b); // compares doubles, for qsort()
-
 // Sorts the array and returns the value that `share` of n do not exceed (nearest rank); 0: n is 0.
 double sl_bench_percentile(double *values, size_t n, double share);
 

@@ -137,7 +137,7 @@ void sl_sessions_left_add(struct sl_sessions_left *left, const struct sl_job_tur
     }
 }
 
-void sl_sessions_left_add_copy(struct sl_sessions_left *left, const struct sl_session_copy *copy) {
+static void add_copy(struct sl_sessions_left *left, const struct sl_session_copy *copy) {
     if (copy->store[0] != '\0' && left->n < SL_MAX_LEFT) {
         left->of[left->n++] = (struct sl_left){.copy = *copy};
     }
@@ -145,8 +145,8 @@ void sl_sessions_left_add_copy(struct sl_sessions_left *left, const struct sl_se
 
 static void leave_all(struct sl_sessions_left *left, const struct conversation *one) {
     sl_sessions_left_add(left, &one->last.turn);
-    sl_sessions_left_add_copy(left, &one->last.turn.copy);
-    sl_sessions_left_add_copy(left, &one->early.turn.copy);
+    add_copy(left, &one->last.turn.copy);
+    add_copy(left, &one->early.turn.copy);
 }
 
 // Returns a free entry; evicts the oldest conversations until there is room for it and for its tokens.
@@ -385,7 +385,7 @@ static void leave_others(struct sl_sessions_left *left, const struct conversatio
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
         if (!sl_hash128_equals(&copies[i]->history, &turn->history) &&
             !sl_hash128_equals(&copies[i]->history, &early->turn.copy.history)) {
-            sl_sessions_left_add_copy(left, copies[i]);
+            add_copy(left, copies[i]);
         }
     }
     if (strcmp(one->last.turn.lease_id, turn->lease_id) != 0) {
@@ -422,8 +422,8 @@ void sl_conversations_end_turn(struct sl_conversations *c, const struct sl_job_s
         c->n_bytes += n_bytes;
     } else {
         sl_sessions_left_add(left, turn);
-        sl_sessions_left_add_copy(left, &turn->copy);
-        sl_sessions_left_add_copy(left, &early.turn.copy);
+        add_copy(left, &turn->copy);
+        add_copy(left, &early.turn.copy);
         free(kept);
     }
 }

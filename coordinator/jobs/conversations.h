@@ -52,7 +52,6 @@ struct sl_sessions_left {
     int n;
 };
 void sl_sessions_left_add(struct sl_sessions_left *left, const struct sl_job_turn *turn); // if it has one
-void sl_sessions_left_add_copy(struct sl_sessions_left *left, const struct sl_session_copy *copy);
 
 /*
  * Ends a turn whose answer is complete. tokens: all of the conversation's, without a token that has ended it. The conversation is forgotten

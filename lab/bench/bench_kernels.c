@@ -136,11 +136,6 @@ static void do_append(struct bench *b, int f) {
     OPS->append(STREAM, &call, 1);
 }
 
-static void do_prefill(struct bench *b, int) {
-    struct sl_attend call = sl_world_attend(&b->world, 0, (int)b->world.shape.rows);
-    OPS->attend(STREAM, &call, 1);
-}
-
 // Reads --rows, a question, over pages of a format.
 static void do_question(struct bench *b, int f) {
     struct sl_attend call = sl_world_attend(&b->world, f, (int)b->world.shape.rows);
@@ -271,7 +266,7 @@ static const struct {
     {"angles", do_angles, sl_cost_angles, 0, 0.05},
     {"rotate", do_rotate, sl_cost_rotate, 0, 0.80},
     {"append", do_append, sl_cost_append, 0, 0.50},
-    {"attend, a prompt, f16", do_prefill, sl_cost_attention, 2, 0.65},
+    {"attend, a prompt, f16", do_question, cost_question, 0, 0.65},
     {"attend, rows, int8", do_question, cost_question, 1, 0},
     {"attend, rows, int4", do_question, cost_question, 2, 0},
     {"attend, a step, f16", do_decode, sl_cost_pages, 0, 0.85},
@@ -502,7 +497,7 @@ static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
         bool has_room = products[i].rows <= b->options.rows; // x and y
         status = is_asked_for(b, products[i].name) && has_room ? bench_product(b, i, err) : SL_OK;
     }
-    static const queue_fn makes_lists[] = {do_select, do_prefill, do_nearest}; // whichever operations are selected
+    static const queue_fn makes_lists[] = {do_select, do_question, do_nearest}; // whichever operations are selected
     for (size_t i = 0; i < sizeof makes_lists / sizeof makes_lists[0] && status == SL_OK; i++) {
         makes_lists[i](b, 0);
         status = sl_signals_check(&b->signals, err);

@@ -31,7 +31,7 @@ static double along_y(const struct sl_cost_grid *grid, int i, double y) {
     return grid->ny == 1 ? row[0] : between(y, grid->y[j], grid->y[j + 1], row[j], row[j + 1]);
 }
 
-double sl_cost_grid_at(const struct sl_cost_grid *grid, double x, double y) {
+static double grid_at(const struct sl_cost_grid *grid, double x, double y) {
     int i = line_before(grid->x, grid->nx, x);
     double value = along_y(grid, i, y);
     value = grid->nx == 1 ? value : between(x, grid->x[i], grid->x[i + 1], value, along_y(grid, i + 1, y));
@@ -174,7 +174,7 @@ void sl_costs_shape(const struct sl_model_config *m, char shape_out[96]) {
 // --- times -------------------------------------------------------------------------------------------------------------
 
 double sl_costs_read_s(const struct sl_costs *costs, double tokens, double context) {
-    return sl_cost_grid_at(&costs->prefill, tokens, context);
+    return grid_at(&costs->prefill, tokens, context);
 }
 
 int64_t sl_costs_next_chunk(const struct sl_costs *costs, const struct sl_costs_cut *cut, int64_t done, int64_t n) {
@@ -201,7 +201,7 @@ void sl_costs_fit_reading(struct sl_costs *costs, const struct sl_costs_cut *cut
 double sl_costs_factor(const struct sl_costs *costs, double n) {
     const struct sl_cost_grid *grid = &costs->reading;
     n = grid->nx > 0 ? fmin(fmax(n, grid->x[0]), grid->x[grid->nx - 1]) : n;
-    return grid->nx > 0 ? sl_cost_grid_at(grid, n, 0) : 1;
+    return grid->nx > 0 ? grid_at(grid, n, 0) : 1;
 }
 
 double sl_costs_prompt_s(const struct sl_costs *costs, const struct sl_costs_cut *cut, int64_t n) {
@@ -209,5 +209,5 @@ double sl_costs_prompt_s(const struct sl_costs *costs, const struct sl_costs_cut
 }
 
 double sl_costs_step_s(const struct sl_costs *costs, double batch, double context) {
-    return sl_cost_grid_at(&costs->decode, batch, context);
+    return grid_at(&costs->decode, batch, context);
 }

@@ -42,8 +42,6 @@ struct sl_costs {
 // Writes what of a model decides how long operations take.
 void sl_costs_shape(const struct sl_model_config *model, char shape_out[96]);
 
-double sl_cost_grid_at(const struct sl_cost_grid *grid, double x, double y);
-
 // Loads the table, with the lists of one recipe. SL_ERR_NOT_FOUND: no such file. SL_ERR_INVALID names what is wrong, or the
 // recipes that the table has.
 enum sl_status sl_costs_load(const char *path, const char *recipe, struct sl_costs *costs_out, struct sl_error *err);

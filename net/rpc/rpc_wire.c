@@ -31,7 +31,8 @@ static bool skip(struct sl_rpc_span *at, uint64_t bytes) {
     return true;
 }
 
-bool sl_rpc_next_field(struct sl_rpc_span *at, struct sl_rpc_field *field_out, bool *bad) {
+// Reads the next field and moves `at` past it. False at the end, and at malformed bytes; those set *bad.
+static bool next_field(struct sl_rpc_span *at, struct sl_rpc_field *field_out, bool *bad) {
     if (at->bytes == 0) {
         return false;
     }
@@ -92,7 +93,7 @@ static enum sl_status check_message(const ProtobufCMessageDescriptor *type, stru
     char path[256] = "";
     struct sl_rpc_field field;
     bool bad = false;
-    while (sl_rpc_next_field(&message, &field, &bad)) {
+    while (next_field(&message, &field, &bad)) {
         const ProtobufCFieldDescriptor *known =
             field.value.bytes && field.number <= UINT32_MAX
                 ? protobuf_c_message_descriptor_get_field(type, (unsigned)field.number)

@@ -24,9 +24,6 @@ struct sl_rpc_field {
     struct sl_rpc_span value; // value of a length-delimited field; empty for others
 };
 
-// Reads the next field and moves `at` past it. False at the end, and at malformed bytes; those set *bad.
-bool sl_rpc_next_field(struct sl_rpc_span *at, struct sl_rpc_field *field_out, bool *bad);
-
 /*
  * Rejects a message with a zero byte (U+0000) in one of its strings, including nested and repeated ones: protobuf-c
  * returns C strings, which would end there silently. SL_ERR_INVALID names the field: "sampling.stop". Also rejects
