@@ -62,7 +62,9 @@ static void warn(const char *program, const char *text) {
 bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int *exit_out) {
     struct sl_error err = {0};
     int first = 0;
-    enum sl_status status = sl_config_parse(program, argc, argv, config, &first, &err);
+    struct sl_program whole = *program;
+    whole.epilog = program->epilog ? program->epilog : SL_EXIT_CODES_HELP;
+    enum sl_status status = sl_config_parse(&whole, argc, argv, config, &first, &err);
     if (status == SL_ERR_CANCELLED) {
         *exit_out = SL_EXIT_OK;
         return false;

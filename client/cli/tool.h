@@ -47,6 +47,9 @@ struct sl_tool_config {
                       SL_FIELD(sl_tool_config, timeout_ms), 1, 86400000),                                              \
         SL_LOCAL_TOOL_OPTIONS
 
+// A member of a command's struct sl_program: it takes n arguments. Without an epilog, its help ends with the exit codes.
+#define SL_ARGUMENTS(n) .n_arguments_min = (n), .n_arguments_max = (n)
+
 /*
  * Parses a command line into *config, which begins with struct sl_tool_config, and sets the log filter. False: the
  * command is over (help or an error was printed), with the exit code in *exit_out.

@@ -42,8 +42,7 @@ static const struct sl_program program = {
         "Tell what a capsule or a document holds: model, recipe, formats, and the slots that every layer has kept.",
     .epilog = "`sluice run --local --save-capsule FILE` writes capsules to files, `sluice doc export` "
               "documents.\n" SL_EXIT_CODES_HELP,
-    .n_arguments_min = 1,
-    .n_arguments_max = 1,
+    SL_ARGUMENTS(1),
     SL_OPTIONS(options),
 };
 

@@ -14,7 +14,6 @@ static const struct sl_program workers_program = {
     .name = "sluice workers",
     .usage = "[options]",
     .summary = "List the cluster's workers.",
-    .epilog = SL_EXIT_CODES_HELP,
     SL_OPTIONS(tool_options),
 };
 
@@ -48,9 +47,7 @@ static const struct sl_program drain_program = {
     .name = "sluice drain",
     .usage = "[options] WORKER",
     .summary = "Take a worker out of the cluster: no new jobs, running ones finish.",
-    .epilog = SL_EXIT_CODES_HELP,
-    .n_arguments_min = 1,
-    .n_arguments_max = 1,
+    SL_ARGUMENTS(1),
     SL_OPTIONS(drain_options),
 };
 
@@ -88,7 +85,6 @@ static const struct sl_program top_program = {
     .name = "sluice top",
     .usage = "[options]",
     .summary = "Watch the workers and the newest jobs of a cluster. Ctrl-C ends it.",
-    .epilog = SL_EXIT_CODES_HELP,
     SL_OPTIONS(top_options),
 };
 

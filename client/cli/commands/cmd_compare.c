@@ -36,7 +36,6 @@ static const struct sl_program program = {
     .summary = "Show finished jobs side by side: answer, bytes shipped, memory held, times. With a prompt, answer it "
                "under each "
                "of the recipes first, with the same seed. At most 8 of them.",
-    .epilog = SL_EXIT_CODES_HELP,
     .n_arguments_min = 1,
     .n_arguments_max = MAX_JOBS,
     SL_OPTIONS(options),

@@ -145,8 +145,7 @@ static const struct sl_program add_program = {
               "xlsx2csv of xlsx.\n"
               "A folder is its text files, in order, each after a line with its path.\n"
               "Ctrl-C stops; nothing is kept then.\n" SL_EXIT_CODES_HELP,
-    .n_arguments_min = 2,
-    .n_arguments_max = 2,
+    SL_ARGUMENTS(2),
     SL_OPTIONS(add_options),
 };
 
@@ -221,7 +220,6 @@ static const struct sl_program ls_program = {
     .name = "sluice doc ls",
     .usage = "[options]",
     .summary = "List the documents, and which store has each.",
-    .epilog = SL_EXIT_CODES_HELP,
     SL_OPTIONS(tool_options),
 };
 
@@ -280,9 +278,7 @@ static const struct sl_program show_program = {
     .name = "sluice doc show",
     .usage = "[options] NAME",
     .summary = "Show a document: text, digest, recipe, model, and where its compressed KV cache is.",
-    .epilog = SL_EXIT_CODES_HELP,
-    .n_arguments_min = 1,
-    .n_arguments_max = 1,
+    SL_ARGUMENTS(1),
     SL_OPTIONS(tool_options),
 };
 
@@ -304,9 +300,7 @@ static const struct sl_program rm_program = {
     .name = "sluice doc rm",
     .usage = "[options] NAME",
     .summary = "Remove a document and its compressed KV cache. Answers in progress continue.",
-    .epilog = SL_EXIT_CODES_HELP,
-    .n_arguments_min = 1,
-    .n_arguments_max = 1,
+    SL_ARGUMENTS(1),
     SL_OPTIONS(tool_options),
 };
 
@@ -346,8 +340,7 @@ static const struct sl_program keep_program = {
     .summary = "Change how long a document is kept, and in how many stores.",
     .epilog = "What no option names stays as it is. Stores get their copies, or forget them, within "
               "seconds.\n" SL_EXIT_CODES_HELP,
-    .n_arguments_min = 1,
-    .n_arguments_max = 1,
+    SL_ARGUMENTS(1),
     SL_OPTIONS(keep_options),
 };
 

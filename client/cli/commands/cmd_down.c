@@ -41,7 +41,6 @@ static const struct sl_program down_program = {
     .name = "sluice down",
     .usage = "[options] [NAME|HOST:PORT]",
     .summary = "Stop a cluster that `sluice up` runs on this machine: the only one, or the one that is named.",
-    .epilog = SL_EXIT_CODES_HELP,
     .n_arguments_max = 1,
     SL_OPTIONS(down_options),
 };

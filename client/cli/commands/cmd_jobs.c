@@ -23,7 +23,6 @@ static const struct sl_program submit_program = {
     .name = "sluice submit",
     .usage = "[options] --prompt-file FILE --question TEXT",
     .summary = "Submit a job and print its id; `sluice watch ID` follows it.",
-    .epilog = SL_EXIT_CODES_HELP,
     SL_OPTIONS(submit_options),
 };
 
@@ -69,8 +68,7 @@ static const struct sl_program watch_program = {
     .summary = "Follow a job to its end, from the beginning or from a later event. Reconnects by itself.\n"
                "Ctrl-C stops watching and leaves the job alone.",
     .epilog = "The exit code is the job's.\n" SL_EXIT_CODES_HELP,
-    .n_arguments_min = 1,
-    .n_arguments_max = 1,
+    SL_ARGUMENTS(1),
     SL_OPTIONS(watch_options),
 };
 
@@ -97,9 +95,7 @@ static const struct sl_program cancel_program = {
     .name = "sluice cancel",
     .usage = "[options] JOB",
     .summary = "Cancel a job, and return when all its memory has been given back.",
-    .epilog = SL_EXIT_CODES_HELP,
-    .n_arguments_min = 1,
-    .n_arguments_max = 1,
+    SL_ARGUMENTS(1),
     SL_OPTIONS(tool_options),
 };
 
@@ -132,7 +128,6 @@ static const struct sl_program jobs_program = {
     .name = "sluice jobs",
     .usage = "[options] [JOB...]",
     .summary = "List the cluster's jobs, newest first, or show the ones that are named.",
-    .epilog = SL_EXIT_CODES_HELP,
     .n_arguments_max = INT_MAX,
     SL_OPTIONS(jobs_options),
 };

@@ -41,8 +41,7 @@ static const struct sl_program ask_program = {
     .summary = "Ask a question about a document, whose text is not read again. A line says what the answer cost.\n"
                "Several documents are joined as they were read: each apart (docs/USING.md).",
     .epilog = "`sluice run --doc NAME` does the same with all options of `sluice run`.\n" SL_EXIT_CODES_HELP,
-    .n_arguments_min = 2,
-    .n_arguments_max = 2,
+    SL_ARGUMENTS(2),
     SL_OPTIONS(ask_options),
 };
 

@@ -100,8 +100,7 @@ static const struct sl_program export_program = {
     .summary = "Write a document to a file: its text, and its compressed KV cache.\n"
                "The file can be imported wherever the same model is served.",
     .epilog = "FILE appears whole or not at all.\n" SL_EXIT_CODES_HELP,
-    .n_arguments_min = 2,
-    .n_arguments_max = 2,
+    SL_ARGUMENTS(2),
     SL_OPTIONS(export_options),
 };
 
@@ -208,8 +207,7 @@ static const struct sl_program import_program = {
     .epilog =
         "The cluster must serve the same model. Answers are worth what the file is worth: import only files that\n"
         "you trust.\n" SL_EXIT_CODES_HELP,
-    .n_arguments_min = 2,
-    .n_arguments_max = 2,
+    SL_ARGUMENTS(2),
     SL_OPTIONS(import_options),
 };
 
