@@ -62,10 +62,11 @@ static struct sl_chat_node *parse_level(struct sl_chat_parser *parser, int level
     struct sl_chat_node *node = parse_level(parser, level - 1);
     const char *op;
     while (parser->work->status == SL_OK && (op = skip_one_of(parser, levels[level].operators))) {
-        bool at_output = sl_chat_take_output(parser);
+        bool is_joined = parser->is_joined;
+        parser->is_joined = true;
         node = sl_chat_binary(parser, levels[level].op, node, parse_level(parser, level - 1));
         node->text = sl_chat_text_of(op);
-        sl_chat_put_back(parser, at_output, node);
+        parser->is_joined = is_joined;
     }
     return node;
 }

@@ -290,8 +290,8 @@ struct sl_chat_parser {
     const struct sl_chat_token *token; // the next one
     int depth;                         // of recursion
     int n_loops;                       // number of enclosing loops, for break and continue
-    bool at_output;                    // directly in {{ }}, where "safe" has no effect
-    struct sl_chat_node failed;        // stands for every node that there is no memory for, and for what is wrong
+    bool is_joined;             // in the right operand of an operator that joins texts, which "safe" would escape
+    struct sl_chat_node failed; // stands for every node that there is no memory for, and for what is wrong
 };
 
 struct sl_chat_node *sl_chat_parse(struct sl_chat_work *work, struct sl_chat_text source); // a list of statements
@@ -323,9 +323,6 @@ void sl_chat_leave(struct sl_chat_parser *parser);
 // Fail the work, and return parser->failed.
 struct sl_chat_node *sl_chat_unexpected(struct sl_chat_parser *parser, const char *expected);
 struct sl_chat_node *sl_chat_unsupported(struct sl_chat_parser *parser, const char *what, struct sl_chat_text name);
-// Enclose the parsing of an expression that is only a part of the output of {{ }}; the second returns the node.
-bool sl_chat_take_output(struct sl_chat_parser *parser);
-struct sl_chat_node *sl_chat_put_back(struct sl_chat_parser *parser, bool at_output, struct sl_chat_node *node);
 
 // ---- builtins -------------------------------------------------------------------------------------------------------
 

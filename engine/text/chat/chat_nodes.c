@@ -90,17 +90,6 @@ struct sl_chat_node *sl_chat_finish(struct sl_chat_parser *parser, struct sl_cha
     return node;
 }
 
-bool sl_chat_take_output(struct sl_chat_parser *parser) {
-    bool at_output = parser->at_output;
-    parser->at_output = false;
-    return at_output;
-}
-
-struct sl_chat_node *sl_chat_put_back(struct sl_chat_parser *parser, bool at_output, struct sl_chat_node *node) {
-    parser->at_output = at_output;
-    return node;
-}
-
 struct sl_chat_node *sl_chat_binary(struct sl_chat_parser *parser, enum sl_chat_op op, struct sl_chat_node *a,
                                     struct sl_chat_node *b) {
     struct sl_chat_node *node = sl_chat_node(parser, op);

@@ -129,18 +129,10 @@ struct sl_chat_node *sl_chat_parse_primary(struct sl_chat_parser *parser) {
         sl_chat_next_token(parser);
         return node;
     }
-    struct sl_chat_node *node;
-    bool at_output = sl_chat_take_output(parser);
-    if (sl_chat_peek_operator(parser, "(")) {
-        node = parse_brackets(parser);
-    } else if (sl_chat_peek_operator(parser, "[")) {
-        node = parse_list(parser, SL_CHAT_OP_LIST);
-    } else if (sl_chat_peek_operator(parser, "{")) {
-        node = parse_list(parser, SL_CHAT_OP_DICT);
-    } else {
-        node = sl_chat_unexpected(parser, "a value");
-    }
-    return sl_chat_put_back(parser, at_output, node);
+    return sl_chat_peek_operator(parser, "(")   ? parse_brackets(parser)
+           : sl_chat_peek_operator(parser, "[") ? parse_list(parser, SL_CHAT_OP_LIST)
+           : sl_chat_peek_operator(parser, "{") ? parse_list(parser, SL_CHAT_OP_DICT)
+                                                : sl_chat_unexpected(parser, "a value");
 }
 
 // ---- what stands behind a value -------------------------------------------------------------------------------------
@@ -238,11 +230,9 @@ struct sl_chat_node *sl_chat_parse_postfix(struct sl_chat_parser *parser, struct
         if (sl_chat_skip_operator(parser, ".")) {
             node = parse_attribute(parser, node);
         } else if (sl_chat_skip_operator(parser, "[")) {
-            bool at_output = sl_chat_take_output(parser);
-            node = sl_chat_put_back(parser, at_output, parse_item(parser, node));
+            node = parse_item(parser, node);
         } else if (sl_chat_peek_operator(parser, "(")) {
-            bool at_output = sl_chat_take_output(parser);
-            node = sl_chat_put_back(parser, at_output, parse_call(parser, node));
+            node = parse_call(parser, node);
         } else {
             break;
         }
@@ -271,11 +261,11 @@ static struct sl_chat_node *parse_filter(struct sl_chat_parser *parser, struct s
     node->a = subject;
     sl_chat_next_token(parser);
     if (sl_chat_peek_operator(parser, "(")) {
-        bool at_output = sl_chat_take_output(parser);
-        node->list = sl_chat_put_back(parser, at_output, parse_arguments(parser));
+        node->list = parse_arguments(parser);
     }
     if (sl_chat_text_is(name, "safe") && !node->list) { // it would escape the text that it is joined with
-        if (!parser->at_output || parser->token->type != SL_CHAT_TOKEN_OUTPUT_END) {
+        // {{ }} ends outside of brackets alone
+        if (parser->is_joined || parser->token->type != SL_CHAT_TOKEN_OUTPUT_END) {
             sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "the filter 'safe' anywhere but at the end of {{ }}");
         }
         return subject;

@@ -185,9 +185,7 @@ static struct sl_chat_node *parse_statement(struct sl_chat_parser *parser) {
 
 static struct sl_chat_node *parse_output(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_OUTPUT);
-    parser->at_output = true;
     node->a = sl_chat_parse_tuple(parser, true);
-    parser->at_output = false;
     if (parser->token->type != SL_CHAT_TOKEN_OUTPUT_END) {
         sl_chat_unexpected(parser, "}}");
     }
