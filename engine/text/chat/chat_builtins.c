@@ -70,30 +70,15 @@ SL_CHAT_FN(call_strftime_now) {
     return sl_chat_string((struct sl_chat_text){buffer.bytes, buffer.n_bytes});
 }
 
-static const struct sl_chat_builtin functions[] = {
+const struct sl_chat_builtin sl_chat_functions[] = {
     {.name = "namespace"}, // has its own node: chat_operand.c
     {.name = "raise_exception", .parameters = {"message"}, .n_required = 1, .fn = call_raise_exception},
     {.name = "range", .parameters = {"start", "stop", "step"}, .n_required = 1, .fn = call_range},
     {.name = "strftime_now", .parameters = {"format"}, .n_required = 1, .fn = call_strftime_now},
+    {.name = NULL},
 };
 
 // ---- methods --------------------------------------------------------------------------------------------------------
-
-SL_CHAT_FN(method_strip) {
-    return sl_chat_strip_by(work, subject.text, args[0], SL_CHAT_BOTH);
-}
-
-SL_CHAT_FN(method_lstrip) {
-    return sl_chat_strip_by(work, subject.text, args[0], SL_CHAT_LEFT);
-}
-
-SL_CHAT_FN(method_rstrip) {
-    return sl_chat_strip_by(work, subject.text, args[0], SL_CHAT_RIGHT);
-}
-
-SL_CHAT_FN(method_title) {
-    return sl_chat_change_case(work, subject.text, SL_CHAT_TITLE);
-}
 
 SL_CHAT_FN(method_replace) {
     int64_t count = -1;
@@ -133,56 +118,46 @@ SL_CHAT_FN(method_values) {
 }
 
 SL_CHAT_FN(method_items) {
-    struct sl_chat_value items = sl_chat_pairs(work, subject, args);
+    struct sl_chat_value items = sl_chat_pairs(work, row, subject, args);
     return items.kind == SL_CHAT_ITERATOR ? sl_chat_list_value(SL_CHAT_LIST, items.list) : items;
 }
 
 #define STRING .of = SL_CHAT_STRING
 #define DICT   .of = SL_CHAT_DICT
 
-static const struct sl_chat_builtin methods[] = {
-    {.name = "capitalize", STRING, .fn = sl_chat_capitalize},
-    {.name = "endswith", STRING, .parameters = {"suffix"}, .n_required = 1, .fn = sl_chat_endswith},
+const struct sl_chat_builtin sl_chat_methods[] = {
+    {.name = "capitalize", STRING, .fn = sl_chat_change_case, .variant = SL_CHAT_CAPITALIZE},
+    {.name = "endswith", STRING, .parameters = {"suffix"}, .n_required = 1, .fn = sl_chat_matches, .variant = 1},
     {.name = "find", STRING, .parameters = {"sub"}, .n_required = 1, .fn = sl_chat_find_in},
     {.name = "join", STRING, .parameters = {"iterable"}, .n_required = 1, .fn = method_join},
-    {.name = "lower", STRING, .fn = sl_chat_lower},
-    {.name = "lstrip", STRING, .parameters = {"chars"}, .fn = method_lstrip},
+    {.name = "lower", STRING, .fn = sl_chat_change_case, .variant = SL_CHAT_LOWER},
+    {.name = "lstrip", STRING, .parameters = {"chars"}, .fn = sl_chat_strip_by, .variant = SL_CHAT_LEFT},
     {.name = "replace", STRING, .parameters = {"old", "new", "count"}, .n_required = 2, .fn = method_replace},
-    {.name = "rstrip", STRING, .parameters = {"chars"}, .fn = method_rstrip},
+    {.name = "rstrip", STRING, .parameters = {"chars"}, .fn = sl_chat_strip_by, .variant = SL_CHAT_RIGHT},
     {.name = "split", STRING, .parameters = {"sep", "maxsplit"}, .fn = sl_chat_split},
-    {.name = "startswith", STRING, .parameters = {"prefix"}, .n_required = 1, .fn = sl_chat_startswith},
-    {.name = "strip", STRING, .parameters = {"chars"}, .fn = method_strip},
-    {.name = "title", STRING, .fn = method_title},
-    {.name = "upper", STRING, .fn = sl_chat_upper},
+    {.name = "startswith", STRING, .parameters = {"prefix"}, .n_required = 1, .fn = sl_chat_matches},
+    {.name = "strip", STRING, .parameters = {"chars"}, .fn = sl_chat_strip_by, .variant = SL_CHAT_BOTH},
+    {.name = "title", STRING, .fn = sl_chat_change_case, .variant = SL_CHAT_TITLE},
+    {.name = "upper", STRING, .fn = sl_chat_change_case, .variant = SL_CHAT_UPPER},
     {.name = "get", DICT, .parameters = {"key", "default"}, .n_required = 1, .fn = method_get},
     {.name = "items", DICT, .fn = method_items},
     {.name = "keys", DICT, .fn = method_keys},
     {.name = "values", DICT, .fn = method_values},
+    {.name = NULL},
 };
 
 // ---- finding them ---------------------------------------------------------------------------------------------------
 
-static const struct sl_chat_rows function_rows = {functions, sizeof(functions) / sizeof(*functions)};
-static const struct sl_chat_rows method_rows = {methods, sizeof(methods) / sizeof(*methods)};
-
-static const struct sl_chat_rows *const tables[] = {
-    [SL_CHAT_FUNCTIONS] = &function_rows,
-    [SL_CHAT_FILTERS] = &sl_chat_filters,
-    [SL_CHAT_TESTS] = &sl_chat_tests,
-    [SL_CHAT_METHODS] = &method_rows,
-};
-
-const struct sl_chat_builtin *sl_chat_find_builtin(enum sl_chat_table table, struct sl_chat_text name) {
-    return sl_chat_find_row(tables[table], name);
+const struct sl_chat_builtin *sl_chat_find_builtin(const struct sl_chat_builtin *table, struct sl_chat_text name) {
+    while (table->name && !sl_chat_text_is(name, table->name)) {
+        table++;
+    }
+    return table->name ? table : NULL;
 }
 
 const struct sl_chat_builtin *sl_chat_find_method(enum sl_chat_kind kind, struct sl_chat_text name) {
-    for (size_t i = 0; i < method_rows.n; i++) {
-        if (methods[i].of == kind && sl_chat_text_is(name, methods[i].name)) {
-            return &methods[i];
-        }
-    }
-    return NULL;
+    const struct sl_chat_builtin *method = sl_chat_find_builtin(sl_chat_methods, name); // names are those of one kind
+    return method && method->of == kind ? method : NULL;
 }
 
 int sl_chat_parameter(const struct sl_chat_builtin *builtin, struct sl_chat_text keyword) {

@@ -10,7 +10,7 @@ static struct sl_chat_value eval_name(struct sl_chat_work *work, const struct sl
             return *found;
         }
     }
-    return sl_chat_find_builtin(SL_CHAT_FUNCTIONS, name) ? (struct sl_chat_value){.kind = SL_CHAT_FUNCTION}
+    return sl_chat_find_builtin(sl_chat_functions, name) ? (struct sl_chat_value){.kind = SL_CHAT_FUNCTION}
                                                          : sl_chat_undefined(name);
 }
 
@@ -90,7 +90,7 @@ static struct sl_chat_value call(struct sl_chat_work *work, const struct sl_chat
         args[at] = sl_chat_eval(work, scope, keyword ? arg->a : arg);
     }
     work->line = node->line;
-    return work->status == SL_OK ? builtin->fn(work, subject, args) : sl_chat_nothing();
+    return work->status == SL_OK ? builtin->fn(work, builtin, subject, args) : sl_chat_nothing();
 }
 
 static struct sl_chat_value call_method(struct sl_chat_work *work, const struct sl_chat_scope *scope,

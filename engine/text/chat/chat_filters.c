@@ -10,16 +10,8 @@
 
 #include "engine/text/chat/chat_methods.h"
 
-SL_CHAT_FN(filter_trim) {
-    return sl_chat_strip_by(work, sl_chat_str(work, subject), args[0], SL_CHAT_BOTH);
-}
-
 SL_CHAT_FN(filter_length) {
     return sl_chat_int((int64_t)sl_chat_length(work, subject));
-}
-
-SL_CHAT_FN(filter_title) {
-    return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_WORDS);
 }
 
 SL_CHAT_FN(filter_tojson) { // ensure_ascii, indent, separators, sort_keys
@@ -157,14 +149,15 @@ static struct sl_chat_value attribute_of(struct sl_chat_work *work, struct sl_ch
     return sl_chat_item(work, item, name);
 }
 
-// Returns the items that pass a test, or whose attribute passes it. args: the test's name and its argument; without a
-// test, the true items. attribute: NULL for the item itself.
-static struct sl_chat_value select_items(struct sl_chat_work *work, struct sl_chat_value subject,
-                                         const struct sl_chat_value *attribute, const struct sl_chat_value *args,
-                                         bool reject) {
+enum { SELECT, REJECT };
+
+// Returns the items that pass a test, or do not, or whose attribute does. args: the attribute's name if the row has one,
+// the test's name and its argument; without a test, the true items.
+SL_CHAT_FN(filter_select) {
+    const struct sl_chat_value *attribute = row->test_name == 2 ? args++ : NULL;
     const struct sl_chat_builtin *test = NULL;
     if (args[0].kind != SL_CHAT_ABSENT && sl_chat_want_string(work, args[0], "the name of a test")) {
-        test = sl_chat_find_row(&sl_chat_tests, args[0].text);
+        test = sl_chat_find_builtin(sl_chat_tests, args[0].text);
         if (!test || test->n_required > (args[1].kind != SL_CHAT_ABSENT)) {
             sl_chat_fail(work, SL_ERR_UNSUPPORTED, "selects items by this test with these arguments");
         }
@@ -174,36 +167,20 @@ static struct sl_chat_value select_items(struct sl_chat_work *work, struct sl_ch
     for (size_t i = 0; items && list && i < items->n && work->status == SL_OK; i++) {
         struct sl_chat_value value = attribute ? attribute_of(work, items->items[i], *attribute) : items->items[i];
         if (test) {
-            value = test->fn(work, value, args + 1);
+            value = test->fn(work, test, value, args + 1);
         }
-        if (sl_chat_is_true(work, value) != reject) {
+        if (sl_chat_is_true(work, value) != (row->variant == REJECT)) {
             sl_chat_list_push(work, list, items->items[i]);
         }
     }
     return sl_chat_list_value(SL_CHAT_ITERATOR, list);
 }
 
-SL_CHAT_FN(filter_select) {
-    return select_items(work, subject, NULL, args, false);
-}
-
-SL_CHAT_FN(filter_reject) {
-    return select_items(work, subject, NULL, args, true);
-}
-
-SL_CHAT_FN(filter_selectattr) {
-    return select_items(work, subject, &args[0], args + 1, false);
-}
-
-SL_CHAT_FN(filter_rejectattr) {
-    return select_items(work, subject, &args[0], args + 1, true);
-}
-
 SL_CHAT_FN(filter_map) { // filter, attribute, default
     static const struct sl_chat_value absent[SL_CHAT_MAX_ARGS];
     const struct sl_chat_builtin *filter = NULL;
     if (args[0].kind != SL_CHAT_ABSENT && sl_chat_want_string(work, args[0], "map")) {
-        filter = sl_chat_find_row(&sl_chat_filters, args[0].text);
+        filter = sl_chat_find_builtin(sl_chat_filters, args[0].text);
     }
     if ((args[0].kind == SL_CHAT_ABSENT) == (args[1].kind == SL_CHAT_ABSENT) ||
         (args[0].kind != SL_CHAT_ABSENT && (!filter || filter->n_required > 0 || filter->fn == filter_map))) {
@@ -213,15 +190,15 @@ SL_CHAT_FN(filter_map) { // filter, attribute, default
     struct sl_chat_list *list = sl_chat_list_create(work, 0);
     for (size_t i = 0; items && list && i < items->n && work->status == SL_OK; i++) {
         struct sl_chat_value value =
-            filter ? filter->fn(work, items->items[i], absent) : attribute_of(work, items->items[i], args[1]);
+            filter ? filter->fn(work, filter, items->items[i], absent) : attribute_of(work, items->items[i], args[1]);
         bool missing = !filter && value.kind == SL_CHAT_UNDEFINED && args[2].kind != SL_CHAT_ABSENT;
         sl_chat_list_push(work, list, missing ? args[2] : value);
     }
     return sl_chat_list_value(SL_CHAT_ITERATOR, list);
 }
 
-static const struct sl_chat_builtin rows[] = {
-    {.name = "capitalize", .fn = sl_chat_capitalize},
+const struct sl_chat_builtin sl_chat_filters[] = {
+    {.name = "capitalize", .fn = sl_chat_change_case, .variant = SL_CHAT_CAPITALIZE},
     {.name = "count", .fn = filter_length},
     {.name = "d", .parameters = {"default_value", "boolean"}, .fn = filter_default},
     {.name = "default", .parameters = {"default_value", "boolean"}, .fn = filter_default},
@@ -232,27 +209,28 @@ static const struct sl_chat_builtin rows[] = {
     {.name = "last", .fn = filter_last},
     {.name = "length", .fn = filter_length},
     {.name = "list", .fn = filter_list},
-    {.name = "lower", .fn = sl_chat_lower},
+    {.name = "lower", .fn = sl_chat_change_case, .variant = SL_CHAT_LOWER},
     {.name = "map", .parameters = {"filter", "attribute", "default"}, .fn = filter_map},
-    {.name = "reject", .parameters = {"test", "value"}, .fn = filter_reject, .test_name = 1},
+    {.name = "reject", .parameters = {"test", "value"}, .fn = filter_select, .variant = REJECT, .test_name = 1},
     {.name = "rejectattr",
      .parameters = {"attribute", "test", "value"},
      .n_required = 1,
-     .fn = filter_rejectattr,
+     .fn = filter_select,
+     .variant = REJECT,
      .test_name = 2},
     {.name = "replace", .parameters = {"old", "new", "count"}, .n_required = 2, .fn = filter_replace},
     {.name = "reverse", .fn = filter_reverse},
-    {.name = "select", .parameters = {"test", "value"}, .fn = filter_select, .test_name = 1},
+    {.name = "select", .parameters = {"test", "value"}, .fn = filter_select, .variant = SELECT, .test_name = 1},
     {.name = "selectattr",
      .parameters = {"attribute", "test", "value"},
      .n_required = 1,
-     .fn = filter_selectattr,
+     .fn = filter_select,
+     .variant = SELECT,
      .test_name = 2},
     {.name = "string", .fn = filter_string},
-    {.name = "title", .fn = filter_title},
+    {.name = "title", .fn = sl_chat_change_case, .variant = SL_CHAT_WORDS},
     {.name = "tojson", .parameters = {"ensure_ascii", "indent", "separators", "sort_keys"}, .fn = filter_tojson},
-    {.name = "trim", .parameters = {"chars"}, .fn = filter_trim},
-    {.name = "upper", .fn = sl_chat_upper},
+    {.name = "trim", .parameters = {"chars"}, .fn = sl_chat_strip_by, .variant = SL_CHAT_BOTH},
+    {.name = "upper", .fn = sl_chat_change_case, .variant = SL_CHAT_UPPER},
+    {.name = NULL},
 };
-
-const struct sl_chat_rows sl_chat_filters = {rows, sizeof(rows) / sizeof(*rows)};

@@ -326,23 +326,25 @@ struct sl_chat_node *sl_chat_unsupported(struct sl_chat_parser *parser, const ch
 
 // ---- builtins -------------------------------------------------------------------------------------------------------
 
-enum sl_chat_table { SL_CHAT_FUNCTIONS, SL_CHAT_FILTERS, SL_CHAT_TESTS, SL_CHAT_METHODS };
-
 /*
- * A row of a table. The function gets its subject (undefined for functions) and its arguments bound to parameters;
- * missing ones are ABSENT.
+ * A row of a table. The function gets the row, its subject (undefined for functions) and its arguments bound to
+ * parameters; missing ones are ABSENT.
  */
 struct sl_chat_builtin {
     const char *name;
     const char *parameters[SL_CHAT_MAX_ARGS];
     int n_required;
-    struct sl_chat_value (*fn)(struct sl_chat_work *work, struct sl_chat_value subject,
-                               const struct sl_chat_value *args);
+    struct sl_chat_value (*fn)(struct sl_chat_work *work, const struct sl_chat_builtin *row,
+                               struct sl_chat_value subject, const struct sl_chat_value *args);
+    unsigned variant;     // of a function of several rows: what this one does
     enum sl_chat_kind of; // methods: the kind of the subject
     int test_name;        // index from 1 of the argument that names a test; 0: none
 };
 
-const struct sl_chat_builtin *sl_chat_find_builtin(enum sl_chat_table table, struct sl_chat_text name); // or NULL
+// The tables, which end with a row without a name.
+extern const struct sl_chat_builtin sl_chat_functions[], sl_chat_filters[], sl_chat_tests[], sl_chat_methods[];
+const struct sl_chat_builtin *sl_chat_find_builtin(const struct sl_chat_builtin *table,
+                                                   struct sl_chat_text name); // or NULL
 // Returns a method of this kind of value. NULL also for Python's methods that are not supported.
 const struct sl_chat_builtin *sl_chat_find_method(enum sl_chat_kind kind, struct sl_chat_text name);
 // Checks that these arguments fit; fails the work if not. list: expressions and KEYWORDs.

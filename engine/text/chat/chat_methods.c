@@ -4,15 +4,6 @@
 
 #define MAX_STRIPPED_BYTES 256 // limit of the characters that strip() removes: it is quadratic
 
-const struct sl_chat_builtin *sl_chat_find_row(const struct sl_chat_rows *rows, struct sl_chat_text name) {
-    for (size_t i = 0; i < rows->n; i++) {
-        if (sl_chat_text_is(name, rows->rows[i].name)) {
-            return &rows->rows[i];
-        }
-    }
-    return NULL;
-}
-
 bool sl_chat_given(struct sl_chat_value arg) {
     return arg.kind != SL_CHAT_ABSENT && arg.kind != SL_CHAT_NONE;
 }
@@ -33,13 +24,14 @@ bool sl_chat_want_int(struct sl_chat_work *work, struct sl_chat_value value, con
     return true;
 }
 
-struct sl_chat_value sl_chat_strip_by(struct sl_chat_work *work, struct sl_chat_text text, struct sl_chat_value chars,
-                                      enum sl_chat_sides sides) {
+SL_CHAT_ROW_FN(sl_chat_strip_by) {
+    struct sl_chat_text text = sl_chat_str(work, subject);
+    struct sl_chat_value chars = args[0];
     bool given = sl_chat_given(chars);
     if (given && (!sl_chat_want_string(work, chars, "strip") || chars.text.n_bytes > MAX_STRIPPED_BYTES)) {
         return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strip of more than %d bytes of characters", MAX_STRIPPED_BYTES);
     }
-    struct sl_chat_text left = sl_chat_strip(text, given ? &chars.text : NULL, sides);
+    struct sl_chat_text left = sl_chat_strip(text, given ? &chars.text : NULL, row->variant);
     size_t n_bytes = (text.n_bytes - left.n_bytes) * (given ? 1 + chars.text.n_bytes / 4 : 4);
     return sl_chat_step(work, n_bytes) ? sl_chat_string(left) : sl_chat_nothing();
 }
@@ -134,8 +126,9 @@ SL_CHAT_ROW_FN(sl_chat_find_in) {
         at > subject.text.n_bytes ? -1 : (int64_t)sl_chat_count_chars((struct sl_chat_text){subject.text.bytes, at}));
 }
 
-static struct sl_chat_value matches(struct sl_chat_work *work, struct sl_chat_text text, struct sl_chat_value part,
-                                    bool at_end) {
+SL_CHAT_ROW_FN(sl_chat_matches) {
+    struct sl_chat_text text = subject.text;
+    struct sl_chat_value part = args[0];
     if (part.kind == SL_CHAT_TUPLE) {
         sl_chat_fail(work, SL_ERR_UNSUPPORTED, "startswith and endswith of a tuple");
     }
@@ -143,16 +136,8 @@ static struct sl_chat_value matches(struct sl_chat_work *work, struct sl_chat_te
         return sl_chat_nothing();
     }
     size_t n = part.text.n_bytes;
-    return sl_chat_bool(n <= text.n_bytes && (n == 0 || memcmp(at_end ? text.bytes + text.n_bytes - n : text.bytes,
-                                                               part.text.bytes, n) == 0));
-}
-
-SL_CHAT_ROW_FN(sl_chat_startswith) {
-    return matches(work, subject.text, args[0], false);
-}
-
-SL_CHAT_ROW_FN(sl_chat_endswith) {
-    return matches(work, subject.text, args[0], true);
+    size_t at = row->variant == 1 ? text.n_bytes - n : 0;
+    return sl_chat_bool(n <= text.n_bytes && (n == 0 || memcmp(text.bytes + at, part.text.bytes, n) == 0));
 }
 
 // ---- join -----------------------------------------------------------------------------------------------------------
@@ -184,7 +169,9 @@ static bool begins_word(enum sl_chat_case form, char c) {
                                    : false;
 }
 
-struct sl_chat_value sl_chat_change_case(struct sl_chat_work *work, struct sl_chat_text text, enum sl_chat_case form) {
+SL_CHAT_ROW_FN(sl_chat_change_case) {
+    struct sl_chat_text text = sl_chat_str(work, subject);
+    enum sl_chat_case form = row->variant;
     if (!sl_chat_is_ascii(text)) {
         return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "upper or lower case of text that is not ASCII");
     }
@@ -196,18 +183,6 @@ struct sl_chat_value sl_chat_change_case(struct sl_chat_work *work, struct sl_ch
         bytes[i] = !is_letter(c) ? c : upper ? (char)(c & ~0x20) : (char)(c | 0x20);
     }
     return bytes ? sl_chat_string((struct sl_chat_text){bytes, text.n_bytes}) : sl_chat_nothing();
-}
-
-SL_CHAT_ROW_FN(sl_chat_upper) {
-    return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_UPPER);
-}
-
-SL_CHAT_ROW_FN(sl_chat_lower) {
-    return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_LOWER);
-}
-
-SL_CHAT_ROW_FN(sl_chat_capitalize) {
-    return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_CAPITALIZE);
 }
 
 // ---- dicts ----------------------------------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ static struct sl_chat_node *parse_call(struct sl_chat_parser *parser, struct sl_
     if (callee->op == SL_CHAT_OP_ATTRIBUTE) { // the method depends on the value
         node->op = SL_CHAT_OP_METHOD;
         node->a = callee->a;
-        node->builtin = sl_chat_find_builtin(SL_CHAT_METHODS, callee->text);
+        node->builtin = sl_chat_find_builtin(sl_chat_methods, callee->text);
         if (!node->builtin) {
             sl_chat_unsupported(parser, "the method", callee->text);
         }
@@ -216,7 +216,7 @@ static struct sl_chat_node *parse_call(struct sl_chat_parser *parser, struct sl_
         check_namespace(parser, node);
         return sl_chat_finish(parser, node);
     }
-    node->builtin = callee->op == SL_CHAT_OP_NAME ? sl_chat_find_builtin(SL_CHAT_FUNCTIONS, callee->text) : NULL;
+    node->builtin = callee->op == SL_CHAT_OP_NAME ? sl_chat_find_builtin(sl_chat_functions, callee->text) : NULL;
     if (!node->builtin) {
         return sl_chat_unsupported(parser, "the function",
                                    callee->op == SL_CHAT_OP_NAME ? callee->text : SL_CHAT_TEXT("()"));
@@ -247,7 +247,7 @@ static void check_test_name(struct sl_chat_parser *parser, const struct sl_chat_
         arg = arg->next;
     }
     if (arg && arg->op == SL_CHAT_OP_CONST && arg->value.kind == SL_CHAT_STRING &&
-        !sl_chat_find_builtin(SL_CHAT_TESTS, arg->value.text)) {
+        !sl_chat_find_builtin(sl_chat_tests, arg->value.text)) {
         sl_chat_unsupported(parser, "the test", arg->value.text);
     }
 }
@@ -270,7 +270,7 @@ static struct sl_chat_node *parse_filter(struct sl_chat_parser *parser, struct s
         }
         return subject;
     }
-    node->builtin = sl_chat_find_builtin(SL_CHAT_FILTERS, name);
+    node->builtin = sl_chat_find_builtin(sl_chat_filters, name);
     if (!node->builtin) {
         return sl_chat_unsupported(parser, "the filter", name);
     }
@@ -303,7 +303,7 @@ static struct sl_chat_node *parse_test(struct sl_chat_parser *parser, struct sl_
     struct sl_chat_text name = parser->token->text;
     node->a = subject;
     sl_chat_next_token(parser);
-    node->builtin = sl_chat_find_builtin(SL_CHAT_TESTS, name);
+    node->builtin = sl_chat_find_builtin(sl_chat_tests, name);
     if (!node->builtin) {
         return sl_chat_unsupported(parser, "the test", name);
     }

@@ -55,7 +55,7 @@ static struct sl_chat_node *parse_target_name(struct sl_chat_parser *parser, boo
     if (sl_chat_text_among(node->text, reserved)) {
         sl_chat_unexpected(parser, of_loop ? "a variable for the loop" : "a variable to set");
     }
-    if (sl_chat_find_builtin(SL_CHAT_FUNCTIONS, node->text)) {
+    if (sl_chat_find_builtin(sl_chat_functions, node->text)) {
         sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "a variable with the name of the function %.*s",
                      sl_chat_excerpt(node->text), node->text.bytes);
     }
