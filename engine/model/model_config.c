@@ -8,6 +8,8 @@
  *         first failure; later getters do nothing. So each field below takes one line.
  */
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +31,19 @@ struct reader {
     struct sl_error *err;
 };
 
+// Stores a failure, unless there is one already. The text follows the file's name.
+static void __attribute__((format(printf, 3, 4)))
+fail(struct reader *r, enum sl_status status, const char *format, ...) {
+    if (r->status == SL_OK) {
+        char text[sizeof r->err->text];
+        va_list args;
+        va_start(args, format);
+        vsnprintf(text, sizeof text, format, args);
+        va_end(args);
+        r->status = sl_fail(r->err, status, "%s: %s", r->file, text);
+    }
+}
+
 static bool is_given(const json_t *value) {
     return value != NULL && !json_is_null(value);
 }
@@ -41,13 +56,12 @@ static int64_t get_int(struct reader *r, const char *key, int64_t fallback, int6
     const json_t *value = json_object_get(r->object, key);
     if (!is_given(value)) {
         if (fallback == INT64_MIN) {
-            r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s is missing", r->file, key);
+            fail(r, SL_ERR_INVALID, "%s is missing", key);
         }
         return fallback;
     }
     if (!json_is_integer(value) || json_integer_value(value) < min || json_integer_value(value) > max) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s must be an integer between %lld and %lld", r->file, key,
-                            (long long)min, (long long)max);
+        fail(r, SL_ERR_INVALID, "%s must be an integer between %lld and %lld", key, (long long)min, (long long)max);
         return 0;
     }
     return json_integer_value(value);
@@ -64,8 +78,7 @@ static double get_positive(struct reader *r, const json_t *object, const char *k
     const json_t *value = json_object_get(object, key);
     double number = is_given(value) ? json_number_value(value) : fallback;
     if ((is_given(value) && !json_is_number(value)) || !is_positive(number)) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s must be a positive number, %g to %g", r->file, key,
-                            MIN_NUMBER, MAX_NUMBER);
+        fail(r, SL_ERR_INVALID, "%s must be a positive number, %g to %g", key, MIN_NUMBER, MAX_NUMBER);
     }
     return number;
 }
@@ -76,7 +89,7 @@ static bool get_bool(struct reader *r, const char *key, bool fallback) {
         return fallback;
     }
     if (!json_is_boolean(value)) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s must be true or false", r->file, key);
+        fail(r, SL_ERR_INVALID, "%s must be true or false", key);
     }
     return json_is_true(value);
 }
@@ -87,17 +100,14 @@ static const char *get_string(struct reader *r, const json_t *object, const char
         return fallback;
     }
     if (!json_is_string(value)) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s must be a string", r->file, key);
+        fail(r, SL_ERR_INVALID, "%s must be a string", key);
         return fallback;
     }
     return json_string_value(value);
 }
 
 static void refuse(struct reader *r, const char *key, const char *found, const char *supported) {
-    if (r->status == SL_OK) {
-        r->status = sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: %s is %.64s; only %s is supported", r->file, key, found,
-                            supported);
-    }
+    fail(r, SL_ERR_UNSUPPORTED, "%s is %.64s; only %s is supported", key, found, supported);
 }
 
 static void read_architecture(struct reader *r, struct sl_model_config *c) {
@@ -154,15 +164,13 @@ static void check_heads(struct reader *r, const struct sl_model_config *c, bool 
         return;
     }
     if (divide && c->hidden % c->n_heads != 0) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: hidden_size %d is not a multiple of num_attention_heads %d",
-                            r->file, c->hidden, c->n_heads);
+        fail(r, SL_ERR_INVALID, "hidden_size %d is not a multiple of num_attention_heads %d", c->hidden, c->n_heads);
     } else if (c->head_dim % 8 != 0 || c->head_dim > SL_MAX_HEAD_DIM) {
-        r->status = sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: head_dim is %d; multiples of 8 up to %d are supported",
-                            r->file, c->head_dim, SL_MAX_HEAD_DIM);
+        fail(r, SL_ERR_UNSUPPORTED, "head_dim is %d; multiples of 8 up to %d are supported", c->head_dim,
+             SL_MAX_HEAD_DIM);
     } else if (c->n_heads % c->n_kv_heads != 0) {
-        r->status =
-            sl_fail(r->err, SL_ERR_INVALID, "%s: num_attention_heads %d is not a multiple of num_key_value_heads %d",
-                    r->file, c->n_heads, c->n_kv_heads);
+        fail(r, SL_ERR_INVALID, "num_attention_heads %d is not a multiple of num_key_value_heads %d", c->n_heads,
+             c->n_kv_heads);
     }
 }
 
@@ -217,8 +225,7 @@ static void set_window_layers(struct sl_model_config *c, int begin) {
 // Reads "layer_types": ["full_attention" or "sliding_attention", ...], one per layer.
 static void read_layer_types(struct reader *r, struct sl_model_config *c, const json_t *types) {
     if (json_array_size(types) != (size_t)c->n_layers) {
-        r->status =
-            sl_fail(r->err, SL_ERR_INVALID, "%s: layer_types must be %d names, one a layer", r->file, c->n_layers);
+        fail(r, SL_ERR_INVALID, "layer_types must be %d names, one a layer", c->n_layers);
         return;
     }
     for (int l = 0; l < c->n_layers; l++) {
@@ -267,9 +274,8 @@ static void read_llama3(struct reader *r, const json_t *scaling, struct sl_model
     c->rope.factor = get_positive(r, scaling, "factor", 0.0);
     c->rope.low_turns = get_positive(r, scaling, "low_freq_factor", 0.0);
     c->rope.high_turns = get_positive(r, scaling, "high_freq_factor", 0.0);
-    if (r->status == SL_OK && c->rope.high_turns <= c->rope.low_turns) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID,
-                            "%s: rope_scaling needs high_freq_factor greater than low_freq_factor", r->file);
+    if (c->rope.high_turns <= c->rope.low_turns) {
+        fail(r, SL_ERR_INVALID, "rope_scaling needs high_freq_factor greater than low_freq_factor");
     }
 }
 
@@ -291,8 +297,8 @@ static void read_yarn(struct reader *r, const json_t *scaling, struct sl_model_c
                 yarn_scale(factor, get_positive(r, scaling, "mscale_all_dim", 0.0));
     }
     c->rope.scale = get_positive(r, scaling, "attention_factor", scale);
-    if (r->status == SL_OK && c->rope.high_turns <= c->rope.low_turns) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: rope_scaling needs beta_fast greater than beta_slow", r->file);
+    if (c->rope.high_turns <= c->rope.low_turns) {
+        fail(r, SL_ERR_INVALID, "rope_scaling needs beta_fast greater than beta_slow");
     }
     double reach = factor * (double)c->rope.original_max_positions;
     if (r->status == SL_OK && reach > (double)c->max_positions) {
@@ -308,10 +314,9 @@ static void read_stretches(struct reader *r, const json_t *scaling, const char *
         stretches_out[i] = json_number_value(value);
         is_valid = json_is_number(value) && is_positive(stretches_out[i]);
     }
-    if (r->status == SL_OK && !is_valid) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID,
-                            "%s: rope_scaling.%s must be %d positive numbers, one for every two channels that rotate",
-                            r->file, key, n);
+    if (!is_valid) {
+        fail(r, SL_ERR_INVALID, "rope_scaling.%s must be %d positive numbers, one for every two channels that rotate",
+             key, n);
     }
 }
 
@@ -347,10 +352,8 @@ static const struct {
 static int64_t original_positions(struct reader *r, const json_t *scaling, const struct sl_model_config *c) {
     int64_t beside = get_int(r, "original_max_position_embeddings", c->max_positions, 2, INT32_MAX);
     double original = get_positive(r, scaling, "original_max_position_embeddings", (double)beside);
-    if (r->status == SL_OK && (original < 2.0 || original > (double)INT32_MAX)) {
-        r->status =
-            sl_fail(r->err, SL_ERR_INVALID,
-                    "%s: rope_scaling.original_max_position_embeddings must be between 2 and %d", r->file, INT32_MAX);
+    if (original < 2.0 || original > (double)INT32_MAX) {
+        fail(r, SL_ERR_INVALID, "rope_scaling.original_max_position_embeddings must be between 2 and %d", INT32_MAX);
     }
     return r->status == SL_OK ? (int64_t)original : 0;
 }
@@ -359,12 +362,12 @@ static void read_rotary_dim(struct reader *r, const json_t *parameters, struct s
     double within = get_positive(r, parameters, "partial_rotary_factor", 1.0);
     double share = get_positive(r, r->object, "partial_rotary_factor", within);
     c->rotary_dim = (int)(c->head_dim * fmin(share, 1.0));
-    if (r->status == SL_OK && share != 1.0 && !c->family->partial_rotary) {
+    if (share != 1.0 && !c->family->partial_rotary) {
         refuse(r, "partial_rotary_factor", "given", "1");
-    } else if (r->status == SL_OK && (share > 1.0 || c->rotary_dim < 8 || c->rotary_dim % 8 != 0)) {
-        r->status = sl_fail(r->err, SL_ERR_UNSUPPORTED,
-                            "%s: partial_rotary_factor %g of head_dim %d is %d channels; multiples of 8 are supported",
-                            r->file, share, c->head_dim, c->rotary_dim);
+    } else if (share > 1.0 || c->rotary_dim < 8 || c->rotary_dim % 8 != 0) {
+        fail(r, SL_ERR_UNSUPPORTED,
+             "partial_rotary_factor %g of head_dim %d is %d channels; multiples of 8 are supported", share, c->head_dim,
+             c->rotary_dim);
     }
 }
 
@@ -385,7 +388,7 @@ static void read_rope(struct reader *r, struct sl_model_config *c) {
         return;
     }
     if (!json_is_object(scaling)) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: rope_scaling must be an object or null", r->file);
+        fail(r, SL_ERR_INVALID, "rope_scaling must be an object or null");
         return;
     }
     const char *type = get_string(r, scaling, "rope_type", get_string(r, scaling, "type", "default"));
@@ -415,16 +418,14 @@ static void read_special_ids(struct reader *r, struct sl_model_config *c) {
     }
     size_t n = json_is_array(eos) ? json_array_size(eos) : 1;
     if (n > SL_MAX_LISTED_EOS) {
-        r->status = sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: %zu eos_token_ids, at most %d are supported", r->file, n,
-                            SL_MAX_LISTED_EOS);
+        fail(r, SL_ERR_UNSUPPORTED, "%zu eos_token_ids, at most %d are supported", n, SL_MAX_LISTED_EOS);
         return;
     }
     struct sl_model_ends ends = {.n = 0};
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_is_array(eos) ? json_array_get(eos, i) : eos;
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= c->n_vocab) {
-            r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: eos_token_id must be ids below vocab_size %d", r->file,
-                                c->n_vocab);
+            fail(r, SL_ERR_INVALID, "eos_token_id must be ids below vocab_size %d", c->n_vocab);
             return;
         }
         sl_model_ends_add(&ends, json_integer_value(id));
@@ -446,27 +447,22 @@ static void read_generation(struct reader *r, struct sl_model_config *c) {
 // Reads {"version": 1, "dense_preference": [one number per layer], "threshold": number, "dense_layers": [layers]}.
 static void read_profile(struct reader *r, struct sl_model_config *c) {
     int64_t version = get_int(r, "version", INT64_MIN, 0, INT32_MAX);
-    if (r->status == SL_OK && version != 1) {
+    if (version != 1) {
         refuse(r, "version", "another", "1");
     }
     const json_t *threshold = json_object_get(r->object, "threshold");
-    if (r->status == SL_OK && (!json_is_number(threshold) || json_number_value(threshold) < 0.0)) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: threshold must be a number, 0 or above", r->file);
+    if (!json_is_number(threshold) || json_number_value(threshold) < 0.0) {
+        fail(r, SL_ERR_INVALID, "threshold must be a number, 0 or above");
     }
     const json_t *preference = json_object_get(r->object, "dense_preference");
     const json_t *dense = json_object_get(r->object, "dense_layers");
-    if (r->status != SL_OK) {
-        return;
-    }
     // One entry per layer; another number means that the profile was made for another model.
     bool is_whole = json_array_size(preference) == (size_t)c->n_layers;
     for (int l = 0; l < c->n_layers && is_whole; l++) {
         is_whole = json_is_number(json_array_get(preference, (size_t)l));
     }
     if (!is_whole) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: dense_preference must be %d numbers, one a layer", r->file,
-                            c->n_layers);
-        return;
+        fail(r, SL_ERR_INVALID, "dense_preference must be %d numbers, one a layer", c->n_layers);
     }
     bool is_valid = json_is_array(dense);
     for (size_t i = 0; i < json_array_size(dense) && is_valid; i++) {
@@ -478,9 +474,7 @@ static void read_profile(struct reader *r, struct sl_model_config *c) {
         }
     }
     if (!is_valid) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: dense_layers must be a list of layers between 0 and %d",
-                            r->file, c->n_layers - 1);
-        return;
+        fail(r, SL_ERR_INVALID, "dense_layers must be a list of layers between 0 and %d", c->n_layers - 1);
     }
     c->has_profile = true;
 }

@@ -115,12 +115,9 @@ static json_t *make_added(struct making *m) {
         if (!is_added(type) && type != UNKNOWN) {
             continue;
         }
-        json_t *token = json_object();
-        sl_json_put(token, "id", json_integer((json_int_t)i), &m->ok);
-        sl_json_put(token, "content", sl_gguf_json_text(m->texts[i]), &m->ok);
-        sl_json_put(token, "special", json_boolean(type != USER_DEFINED), &m->ok);
-        sl_json_put(token, "normalized", json_false(), &m->ok);
-        sl_json_put(token, "rstrip", json_boolean(takes_right(m, m->texts[i], type)), &m->ok);
+        json_t *token = json_pack("{s:I, s:o, s:b, s:b, s:b}", "id", (json_int_t)i, "content",
+                                  sl_gguf_json_text(m->texts[i]), "special", type != USER_DEFINED, "normalized", false,
+                                  "rstrip", takes_right(m, m->texts[i], type));
         m->ok = json_array_append_new(list, token) == 0 && m->ok;
     }
     return list;
@@ -195,18 +192,6 @@ static bool cut_token(const struct making *m, uint64_t id, struct cuts *cuts) {
     return true;
 }
 
-static json_t *merge_of(const struct cut *cut) {
-    json_t *halves = json_array();
-    bool ok =
-        json_array_append_new(halves, json_stringn(cut->text.at, cut->n_left)) == 0 &&
-        json_array_append_new(halves, json_stringn(cut->text.at + cut->n_left, cut->text.n_bytes - cut->n_left)) == 0;
-    if (!ok) {
-        json_decref(halves);
-        return NULL;
-    }
-    return halves;
-}
-
 static json_t *merges_of_scores(struct making *m) {
     struct cuts cuts = {0};
     json_t *merges = json_array();
@@ -219,7 +204,10 @@ static json_t *merges_of_scores(struct making *m) {
         qsort(cuts.list, cuts.n, sizeof *cuts.list, compare_cuts);
     }
     for (size_t i = 0; i < cuts.n && m->ok; i++) {
-        m->ok = json_array_append_new(merges, merge_of(&cuts.list[i])) == 0;
+        const struct cut *cut = &cuts.list[i];
+        json_t *halves = json_pack("[s%, s%]", cut->text.at, cut->n_left, cut->text.at + cut->n_left,
+                                   cut->text.n_bytes - cut->n_left);
+        m->ok = json_array_append_new(merges, halves) == 0;
     }
     free(cuts.list);
     return merges;
@@ -272,15 +260,11 @@ static bool adds_begin(const struct making *m) {
 // Adds one special token of a template, with its properties there.
 static void add_special(struct making *m, json_t *single, json_t *known, const char *key) {
     struct sl_gguf_text text = token_at(m, key);
-    json_t *place = json_object(), *special = json_object(), *ids = json_array();
-    sl_json_put(special, "id", sl_gguf_json_text(text), &m->ok);
-    sl_json_put(place, "SpecialToken", special, &m->ok);
+    json_t *place = json_pack("{s:{s:o}}", "SpecialToken", "id", sl_gguf_json_text(text));
+    json_t *special =
+        json_pack("{s:o, s:[I]}", "id", sl_gguf_json_text(text), "ids", (json_int_t)sl_gguf_integer(m->gguf, key, -1));
     m->ok = json_array_append_new(single, place) == 0 && m->ok;
-    m->ok = json_array_append_new(ids, json_integer(sl_gguf_integer(m->gguf, key, -1))) == 0 && m->ok;
-    special = json_object();
-    sl_json_put(special, "id", sl_gguf_json_text(text), &m->ok);
-    sl_json_put(special, "ids", ids, &m->ok);
-    m->ok = text.at != NULL && json_object_setn_new(known, text.at, text.n_bytes, special) == 0 && m->ok;
+    m->ok = json_object_setn_new(known, text.at, text.n_bytes, special) == 0 && m->ok;
 }
 
 static void put_template(struct making *m, json_t *root) {
@@ -290,27 +274,24 @@ static void put_template(struct making *m, json_t *root) {
     if (!begin && !end) {
         return;
     }
-    json_t *template = json_object(), *single = json_array(), *known = json_object();
+    json_t *single = json_array(), *known = json_object();
     if (begin) {
         add_special(m, single, known, "tokenizer.ggml.bos_token_id");
     }
-    m->ok = json_array_append_new(single, json_loads("{\"Sequence\": {\"id\": \"A\"}}", 0, NULL)) == 0 && m->ok;
+    m->ok = json_array_append_new(single, json_pack("{s:{s:s}}", "Sequence", "id", "A")) == 0 && m->ok;
     if (end) {
         add_special(m, single, known, "tokenizer.ggml.eos_token_id");
     }
-    sl_json_put(template, "type", json_string("TemplateProcessing"), &m->ok);
-    sl_json_put(template, "single", single, &m->ok);
-    sl_json_put(template, "special_tokens", known, &m->ok);
+    json_t *template =
+        json_pack("{s:s, s:o, s:o}", "type", "TemplateProcessing", "single", single, "special_tokens", known);
     sl_json_put(root, "post_processor", template, &m->ok);
 }
 
 static enum sl_status make_model(struct making *m, json_t *root) {
     SL_TRY(make_vocab(m));
-    json_t *model = json_object();
+    json_t *merges = m->is_llama ? merges_of_scores(m) : merges_of_file(m);
+    json_t *model = json_pack("{s:s, s:o, s:O}", "type", "BPE", "merges", merges, "vocab", m->vocab);
     sl_json_put(root, "model", model, &m->ok);
-    sl_json_put(model, "type", json_string("BPE"), &m->ok);
-    sl_json_put(model, "merges", m->is_llama ? merges_of_scores(m) : merges_of_file(m), &m->ok);
-    sl_json_put(model, "vocab", json_incref(m->vocab), &m->ok);
     if (m->is_llama) {
         struct sl_gguf_text unknown = token_at(m, "tokenizer.ggml.unknown_token_id");
         sl_json_put(model, "byte_fallback", json_true(), &m->ok);
