@@ -256,7 +256,7 @@ err_free_arena:
 }
 
 enum sl_status sl_arena_create_mapped(size_t bytes, struct sl_arena **arena_out, struct sl_error *err) {
-    bytes = (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+    bytes = sl_arena_rounded(bytes);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     SL_FAIL_IF(memory == MAP_FAILED, err, SL_ERR_EXHAUSTED, "no address space for an arena of %zu bytes", bytes);
     SL_TRY_OR(sl_arena_create(memory, bytes, arena_out, err), munmap(memory, bytes));

@@ -67,6 +67,19 @@ enum sl_status sl_capsule_layer_pieces(const struct sl_session *session, int lay
     return piece.bytes > 0 ? fn(arg, &piece) : SL_OK;
 }
 
+static enum sl_status copy_piece(void *body, const struct sl_capsule_piece *piece) {
+    memcpy((char *)body + piece->offset, piece->data, piece->bytes);
+    return SL_OK;
+}
+
+void sl_capsule_copy_body(const struct sl_session *session, void *body_out) {
+    size_t offset = 0;
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        sl_capsule_layer_pieces(session, l, offset, SIZE_MAX, copy_piece, body_out);
+        offset += sl_capsule_layer_bytes(session, l);
+    }
+}
+
 void sl_capsule_clear_body(const struct sl_session *session, void *body) {
     char *end = body; // of a head's pages
     for (int l = 0; l < session->geometry.n_layers; l++) {

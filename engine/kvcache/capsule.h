@@ -45,6 +45,8 @@ typedef enum sl_status (*sl_capsule_piece_fn)(void *arg, const struct sl_capsule
 enum sl_status sl_capsule_layer_pieces(const struct sl_session *session, int layer, size_t body_offset,
                                        size_t max_piece_bytes, sl_capsule_piece_fn fn, void *arg);
 
+// Copies the body to memory of sl_capsule_body_bytes().
+void sl_capsule_copy_body(const struct sl_session *session, void *body_out);
 // Clears the slots without a token in a copy of the session's body: the pages' memory may have held another session's.
 void sl_capsule_clear_body(const struct sl_session *session, void *body);
 

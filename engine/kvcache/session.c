@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "engine/kvcache/internal.h"
 
 // In pages, slot counts are u32 and positions i32.
@@ -346,20 +347,11 @@ static size_t measure(const struct sl_session *s, int range, int n_ranges, size_
 
 struct spans {
     struct sl_session_span *at; // malloc'd
-    int n, room;
+    size_t n, room;
 };
 
 static enum sl_status add_span(struct spans *spans, struct sl_arena *arena, int range, size_t bytes) {
-    if (spans->n == spans->room) {
-        int room = spans->room > 0 ? 2 * spans->room : SL_ARENA_RANGES;
-        struct sl_session_span *at = realloc(spans->at, (size_t)room * sizeof *at);
-        if (at == NULL) {
-            return SL_ERR_EXHAUSTED;
-        }
-        spans->at = at;
-        spans->room = room;
-    }
-    void *block = sl_arena_alloc_near(arena, range, bytes);
+    void *block = SL_GROW(spans->at, spans->n, spans->room) ? sl_arena_alloc_near(arena, range, bytes) : NULL;
     if (block == NULL) {
         return SL_ERR_EXHAUSTED;
     }
@@ -441,7 +433,8 @@ static int by_address(const void *a, const void *b) {
 
 enum sl_status sl_session_move(struct sl_session *s, struct sl_arena *arena, sl_session_copy_fn copy, void *arg,
                                void **left_out) {
-    int n_ranges = sl_arena_ranges(arena), first[SL_ARENA_RANGES];
+    int n_ranges = sl_arena_ranges(arena);
+    size_t first[SL_ARENA_RANGES];
     struct spans spans = {0};
     struct target targets[SL_ARENA_RANGES];
     enum sl_status status = SL_OK;
@@ -463,9 +456,9 @@ enum sl_status sl_session_move(struct sl_session *s, struct sl_arena *arena, sl_
     *left_out = s->adopted.at;
     s->adopted = (struct sl_session_span){0};
     if (spans.n > 0) {
-        qsort(spans.at, (size_t)spans.n, sizeof *spans.at, by_address);
+        qsort(spans.at, spans.n, sizeof *spans.at, by_address);
         s->spans = spans.at;
-        s->n_spans = spans.n;
+        s->n_spans = (int)spans.n;
     }
     s->arena = arena;
     s->n_ranges = n_ranges;

@@ -366,11 +366,6 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
 
 // ---- a document -----------------------------------------------------------------------------------------------------
 
-static enum sl_status copy_piece(void *body, const struct sl_capsule_piece *piece) {
-    memcpy((char *)body + piece->offset, piece->data, piece->bytes);
-    return SL_OK;
-}
-
 // Copies the session to c->document.
 static enum sl_status keep_document(struct sl_conversation *c, struct sl_error *err) {
     const struct sl_session *session = c->writer.session;
@@ -378,11 +373,7 @@ static enum sl_status keep_document(struct sl_conversation *c, struct sl_error *
     kept->body_bytes = sl_capsule_body_bytes(session);
     kept->body = malloc(kept->body_bytes + 1);
     SL_FAIL_IF(!kept->body, err, SL_ERR_EXHAUSTED, "no memory to keep %zu bytes of a document", kept->body_bytes);
-    size_t offset = 0;
-    for (int l = 0; l < session->geometry.n_layers; l++) {
-        sl_capsule_layer_pieces(session, l, offset, kept->body_bytes, copy_piece, kept->body);
-        offset += sl_capsule_layer_bytes(session, l);
-    }
+    sl_capsule_copy_body(session, kept->body);
     return sl_capsule_write_header(session, &(struct sl_capsule_id){0}, &kept->header, &kept->header_bytes, err);
 }
 

@@ -198,25 +198,17 @@ static enum sl_status read_prompt(struct sl_fidelity *f, const struct sl_plan *p
     return status;
 }
 
-static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
-    memcpy((char *)arg + piece->offset, piece->data, piece->bytes);
-    return SL_OK;
-}
-
 // Copies the session as a ship would.
 static enum sl_status copy_session(struct sl_fidelity *f, const struct sl_session *session, int64_t max_slots,
                                    struct sl_session **copy_out, struct sl_error *err) {
     static const struct sl_capsule_id id = {1, 1, {{0}}};
     struct sl_arena *arena = f->config.model->arena;
-    size_t bytes = sl_capsule_body_bytes(session), header_bytes, offset = 0;
+    size_t bytes = sl_capsule_body_bytes(session), header_bytes;
     uint8_t *header;
     SL_TRY(sl_capsule_write_header(session, &id, &header, &header_bytes, err));
     void *body = sl_arena_alloc(arena, bytes);
     SL_FAIL_OR(body == NULL, free(header), err, SL_ERR_EXHAUSTED, "no memory for a copy of %zu bytes", bytes);
-    for (int l = 0; l < session->geometry.n_layers; l++) {
-        sl_capsule_layer_pieces(session, l, offset, SIZE_MAX, copy_piece, body);
-        offset += sl_capsule_layer_bytes(session, l);
-    }
+    sl_capsule_copy_body(session, body);
     struct sl_capsule_bytes capsule = {body, bytes, header, header_bytes};
     return sl_capsule_adopt(&capsule, arena, &session->geometry, &id, max_slots, copy_out, err);
 }

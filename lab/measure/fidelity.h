@@ -61,8 +61,6 @@ enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl
 
 // Returns || a - b || / || b ||, from sums of squares; 0 if nothing differs.
 double sl_relative_error(double difference_squared, double reference_squared);
-// Returns |A and B| of two ascending lists without repetitions.
-size_t sl_common(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b);
 // Returns |A and B| / |A or B| of two ascending lists without repetitions; 1 for two empty ones.
 double sl_jaccard(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b);
 // Returns -log softmax(logits)[token].

@@ -2,6 +2,7 @@
 // Purpose: the arithmetic of fidelity.h on plain arrays.
 #include <math.h>
 
+#include "base/ascending.h"
 #include "lab/measure/fidelity.h"
 
 double sl_relative_error(double difference_squared, double reference_squared) {
@@ -11,19 +12,8 @@ double sl_relative_error(double difference_squared, double reference_squared) {
     return reference_squared > 0 ? sqrt(difference_squared / reference_squared) : INFINITY;
 }
 
-size_t sl_common(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b) {
-    size_t both = 0;
-    for (size_t i = 0, j = 0; i < n_a && j < n_b;) {
-        both += a[i] == b[j];
-        bool next_a = a[i] <= b[j], next_b = b[j] <= a[i];
-        i += next_a;
-        j += next_b;
-    }
-    return both;
-}
-
 double sl_jaccard(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b) {
-    size_t both = sl_common(a, n_a, b, n_b), either = n_a + n_b - both;
+    size_t both = sl_ascending_common(a, n_a, b, n_b), either = n_a + n_b - both;
     return either == 0 ? 1 : (double)both / (double)either;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lab/measure/fidelity_recall.h"
 
-#include "lab/measure/fidelity.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/ascending.h"
 
 enum sl_status sl_recall_open(const struct sl_plan *plan, const struct sl_ops *ops,
                               const struct sl_remote_kv *remote_kv, int64_t n_prompt, struct sl_recall *recall_out,
@@ -76,7 +76,7 @@ enum sl_status sl_recall_add(struct sl_recall *r, int layer, const struct sl_att
         for (uint32_t i = 0; i < r->topk; i++) {
             r->best[i] += (uint32_t)r->first;
         }
-        r->sum[layer] += (double)sl_common(r->found, r->topk, r->best, r->topk) / r->topk;
+        r->sum[layer] += (double)sl_ascending_common(r->found, r->topk, r->best, r->topk) / r->topk;
         r->n[layer]++;
     }
     return SL_OK;

@@ -196,18 +196,6 @@ static enum sl_status on_encode(struct training *t, const json_t *request, json_
     return SL_OK;
 }
 
-// {"count": text}: the number of its tokens, with a begin token.
-static enum sl_status on_count(struct training *t, const json_t *request, json_t *reply, struct sl_error *err) {
-    const json_t *text = json_object_get(request, "count");
-    int32_t *ids = NULL;
-    size_t n = 0;
-    SL_TRY(sl_tokenizer_encode(t->model.runtime.tokenizer, json_string_value(text), json_string_length(text), true,
-                               &ids, &n, err));
-    free(ids);
-    json_object_set_new(reply, "count", json_integer((json_int_t)n));
-    return SL_OK;
-}
-
 // {"read": tokens, "prompt": how many of them are the prompt, "at": i}: makes them example i, in place of the one there.
 static enum sl_status on_read(struct training *t, const json_t *request, json_t *reply, struct sl_error *err) {
     const json_t *ids = json_object_get(request, "read");
@@ -292,8 +280,8 @@ static enum sl_status on_error(struct training *t, const json_t *request, json_t
 static const struct {
     const char *name;
     enum sl_status (*answer)(struct training *t, const json_t *request, json_t *reply, struct sl_error *err);
-} requests[] = {{"count", on_count}, {"encode", on_encode}, {"read", on_read}, {"learn", on_learn},
-                {"step", on_step},   {"resume", on_resume}, {"draw", on_draw}, {"error", on_error}};
+} requests[] = {{"encode", on_encode}, {"read", on_read}, {"learn", on_learn}, {"step", on_step},
+                {"resume", on_resume}, {"draw", on_draw}, {"error", on_error}};
 
 static enum sl_status answer(struct training *t, const json_t *request, struct sl_error *err) {
     json_t *reply = json_object();

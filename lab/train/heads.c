@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/ascending.h"
 #include "base/close.h"
 #include "base/hash.h"
 
@@ -268,16 +269,10 @@ static void score_tokens(void *arg, int64_t begin, int64_t end, int member) {
 
 // Returns the share of the best tenth by label that is in the best tenth by score. best: [2][n_tokens]
 static double overlap_of(const struct pass *p, const float *scores, const float *labels, uint32_t *best) {
-    uint32_t n = (uint32_t)p->example->n_tokens, b = n / 10 > 0 ? n / 10 : 1, *by_label = best + n, common = 0;
+    uint32_t n = (uint32_t)p->example->n_tokens, b = n / 10 > 0 ? n / 10 : 1, *by_label = best + n;
     p->heads->ops->host.select(scores, n, b, best);
     p->heads->ops->host.select(labels, n, b, by_label);
-    for (uint32_t i = 0, j = 0; i < b && j < b;) { // both are ascending
-        common += best[i] == by_label[j];
-        uint32_t at = best[i];
-        i += at <= by_label[j];
-        j += at >= by_label[j];
-    }
-    return (double)common / (double)b;
+    return (double)sl_ascending_common(best, b, by_label, b) / (double)b;
 }
 
 // Task: computes loss, overlap and dS of KV heads.

@@ -49,14 +49,9 @@ static void put_new_pages(struct sl_compressor *c, struct sl_session *session, i
     }
 }
 
-// Returns the bytes that a page takes in the arena.
-static size_t in_units(size_t bytes) {
-    return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
-}
-
 // Returns the pages per head of the next round: one, plus those that fit into the memory that earlier rounds freed.
 static uint32_t next_round(const struct sl_layer *l, int n_heads, size_t given_back) {
-    size_t n = 1 + given_back / ((size_t)n_heads * in_units(l->packed.bytes));
+    size_t n = 1 + given_back / ((size_t)n_heads * sl_arena_rounded(l->packed.bytes));
     return n < SL_PACK_PAGES ? (uint32_t)n : SL_PACK_PAGES;
 }
 
@@ -96,6 +91,6 @@ enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session
         sl_estimate_pages(c, layer, &heads, n);
         put_new_pages(c, session, layer, n);
         c->stats.pages_quantized += n_pages;
-        given_back += (size_t)n_pages * (in_units(l->work.bytes) - in_units(l->packed.bytes));
+        given_back += (size_t)n_pages * (sl_arena_rounded(l->work.bytes) - sl_arena_rounded(l->packed.bytes));
     }
 }

@@ -24,11 +24,6 @@
 #include "engine/kvcache/key_index.h"
 #include "engine/tensor/ops.h"
 
-// Returns the arena bytes that one block of this size takes.
-static size_t in_units(size_t bytes) {
-    return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
-}
-
 // Returns whether budgets of layers depend on attention. If all layers get the most that they can, they are the same.
 static bool layers_are_uneven(const struct sl_plan *plan) {
     for (int l = 0; sl_recipe_uneven_layers(&plan->recipe) && l < plan->geometry.n_layers; l++) {
@@ -118,8 +113,8 @@ size_t sl_plan_capsule_bytes(const struct sl_plan *plan) {
 static size_t read_back_bytes(const struct sl_plan *plan) {
     size_t page = 0, tile_pages = (size_t)plan->geometry.n_kv_heads * (SL_ATTEND_SPLIT / SL_PAGE_SLOTS);
     for (int l = 0; l < plan->geometry.n_layers && plan->n_prompt > SL_ATTEND_SPLIT; l++) {
-        if (sl_plan_is_offloaded(plan, l) && in_units(plan->work[l].bytes) > page) {
-            page = in_units(plan->work[l].bytes);
+        if (sl_plan_is_offloaded(plan, l) && sl_arena_rounded(plan->work[l].bytes) > page) {
+            page = sl_arena_rounded(plan->work[l].bytes);
         }
     }
     return 2 * tile_pages * page;
@@ -129,10 +124,10 @@ size_t sl_plan_prefill_peak_bytes(const struct sl_plan *plan) {
     size_t n_heads = (size_t)plan->geometry.n_kv_heads, between = 0, at_work = 0;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         const struct sl_page_layout *work = &plan->work[l], *packed = &plan->packed[l];
-        size_t pages = sl_pages_for(sl_plan_between_slots(plan, l)), page = in_units(work->bytes);
+        size_t pages = sl_pages_for(sl_plan_between_slots(plan, l)), page = sl_arena_rounded(work->bytes);
         between += n_heads * pages * page;
         size_t chunk = n_heads * (sl_pages_for(sl_plan_at_work_slots(plan, l)) - pages) * page;
-        size_t packing = sl_kv_format_is_quantized(packed->format) ? n_heads * in_units(packed->bytes) : 0;
+        size_t packing = sl_kv_format_is_quantized(packed->format) ? n_heads * sl_arena_rounded(packed->bytes) : 0;
         size_t more = chunk > packing ? chunk : packing; // never both: packing begins after the chunk's eviction
         at_work = more > at_work ? more : at_work;
     }
@@ -149,6 +144,14 @@ static int first_offloaded(const struct sl_plan *plan) {
     }
     assert(l < plan->geometry.n_layers);
     return l;
+}
+
+static size_t n_offloaded_layers(const struct sl_plan *plan) {
+    size_t n = 0;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        n += sl_layers_has(&plan->recipe.offload, l);
+    }
+    return n;
 }
 
 enum sl_kv_format sl_plan_row_format(const struct sl_plan *plan) {
@@ -184,7 +187,7 @@ static size_t key_index_bytes(const struct sl_plan *plan, int64_t n_slots) {
     enum sl_status status =
         sl_key_index_layout_init(&layout, sl_plan_scan_format(plan), plan->geometry.head_dim, (uint32_t)n_slots);
     assert(status == SL_OK); // make_layouts() has accepted head_dim
-    return status == SL_OK ? in_units(layout.bytes) : 0;
+    return status == SL_OK ? sl_arena_rounded(layout.bytes) : 0;
 }
 
 // Returns the bytes of the key indexes of one offloaded head: those of whole segments, of the full pages after them,
@@ -203,20 +206,18 @@ size_t sl_plan_remote_kv_bytes(const struct sl_plan *plan) {
     int64_t n_slots = sl_plan_offloaded_slots(plan, plan->n_prompt);
     const struct sl_page_layout *work = &plan->work[first_offloaded(plan)];
     struct sl_page_layout rows = *work;
-    size_t n_layers = 0, in_transit = 0;
+    size_t in_transit = 0;
     if (sl_kv_format_is_quantized(sl_plan_row_format(plan))) {
         enum sl_status status = sl_page_layout_init(&rows, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false);
         assert(status == SL_OK); // make_layouts() has made one
         (void)status;
         int64_t n_queued = smaller(n_slots, SL_KV_SEGMENTS_QUEUED * SL_KV_SEGMENT_TOKENS);
-        in_transit = sl_pages_for(n_queued) * in_units(work->bytes);
-    }
-    for (int l = 0; l < plan->geometry.n_layers; l++) {
-        n_layers += sl_layers_has(&plan->recipe.offload, l);
+        in_transit = sl_pages_for(n_queued) * sl_arena_rounded(work->bytes);
     }
     size_t full = (size_t)(n_slots / SL_PAGE_SLOTS), last = n_slots % SL_PAGE_SLOTS != 0;
-    size_t offloaded_head = full * in_units(rows.bytes) + last * in_units(work->bytes) + scan_bytes(plan) + in_transit;
-    return n_layers * (size_t)plan->geometry.n_kv_heads * offloaded_head;
+    size_t offloaded_head =
+        full * sl_arena_rounded(rows.bytes) + last * sl_arena_rounded(work->bytes) + scan_bytes(plan) + in_transit;
+    return n_offloaded_layers(plan) * (size_t)plan->geometry.n_kv_heads * offloaded_head;
 }
 
 size_t sl_plan_travelling_bytes(const struct sl_plan *plan, bool is_stored) {
@@ -228,11 +229,8 @@ size_t sl_plan_travelling_bytes(const struct sl_plan *plan, bool is_stored) {
     enum sl_status status = sl_page_layout_init(&rows, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false);
     assert(status == SL_OK); // make_layouts() has made one
     (void)status;
-    size_t n_heads = (size_t)plan->geometry.n_kv_heads, n_layers = 0;
-    for (int l = 0; l < plan->geometry.n_layers; l++) {
-        n_layers += sl_layers_has(&plan->recipe.offload, l);
-    }
-    size_t segment = n_layers * n_heads * (SL_KV_SEGMENT_TOKENS / SL_PAGE_SLOTS) * work->bytes;
+    size_t n_heads = (size_t)plan->geometry.n_kv_heads;
+    size_t segment = n_offloaded_layers(plan) * n_heads * (SL_KV_SEGMENT_TOKENS / SL_PAGE_SLOTS) * work->bytes;
     size_t tile = n_heads * (SL_ATTEND_SPLIT / SL_PAGE_SLOTS) * rows.bytes;
     bool reads_back = is_stored || sl_plan_offloaded_slots(plan, plan->n_prompt) >= SL_ATTEND_SPLIT;
     return SL_KV_SEGMENTS_HELD * segment + (reads_back ? 2 * tile : 0);
@@ -271,7 +269,7 @@ size_t sl_plan_hot_cache_bytes(const struct sl_plan *plan) {
     pages += plan->keeps_offloaded ? sl_pages_for(sl_plan_resident_slots(plan)) : 0;
     pages *= (size_t)plan->geometry.n_kv_heads;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
-        bytes += sl_layers_has(&plan->recipe.offload, l) ? pages * in_units(plan->work[l].bytes) : 0;
+        bytes += sl_layers_has(&plan->recipe.offload, l) ? pages * sl_arena_rounded(plan->work[l].bytes) : 0;
     }
     return bytes;
 }
@@ -280,17 +278,17 @@ size_t sl_plan_turn_bytes(const struct sl_plan *plan, int64_t n_new) {
     // The page that the session ends with may be full, and one is in hand while it is quantized.
     size_t n_pages = (size_t)plan->geometry.n_kv_heads * (sl_pages_for(n_new) + 2), bytes = 0;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
-        bytes += n_pages * in_units(plan->work[l].bytes);
+        bytes += n_pages * sl_arena_rounded(plan->work[l].bytes);
     }
     return bytes;
 }
 
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new) {
     // One block receives the capsule.
-    size_t bytes = in_units(plan->capsule_bytes) + sl_plan_hot_cache_bytes(plan);
+    size_t bytes = sl_arena_rounded(plan->capsule_bytes) + sl_plan_hot_cache_bytes(plan);
     size_t n_heads = (size_t)plan->geometry.n_kv_heads;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
-        bytes += n_heads * new_pages(plan, l, n_new) * in_units(plan->work[l].bytes);
+        bytes += n_heads * new_pages(plan, l, n_new) * sl_arena_rounded(plan->work[l].bytes);
         if (plan->keeps_offloaded && sl_layers_has(&plan->recipe.offload, l)) { // the key indexes are here as well
             bytes += n_heads * scan_bytes(plan);
         }

@@ -10,6 +10,7 @@
  */
 #include <string.h>
 
+#include "base/ascending.h"
 #include "engine/offload/retriever/retriever_internal.h"
 
 #define PROBE_EVERY   16   // steps of a layer between two probes; layers take turns
@@ -57,18 +58,6 @@ static enum sl_status ask(struct sl_retriever *r, struct sl_retriever_layer *l, 
 
 // --- predictions -----------------------------------------------------------------------------------------------------
 
-// Returns how many tokens two ascending lists have in common.
-static uint32_t n_common(const struct sl_near_offloaded_head_view *a, const struct sl_near_offloaded_head_view *b) {
-    uint32_t n = 0;
-    for (uint32_t i = 0, j = 0; i < a->n_rows && j < b->n_rows;) {
-        uint32_t x = a->places[i], y = b->places[j];
-        n += x == y;
-        i += x <= y;
-        j += y <= x;
-    }
-    return n;
-}
-
 // Counts the tokens in both answers of a part, of *n_out; false: one of them did not come.
 static bool compare(struct sl_retriever *r, struct sl_retriever_part *part, uint32_t *common_out, uint32_t *n_out) {
     const uint8_t *guessed, *guessed_end, *exact, *exact_end;
@@ -88,7 +77,7 @@ static bool compare(struct sl_retriever *r, struct sl_retriever_part *part, uint
                 SL_OK) {
             return false;
         }
-        *common_out += n_common(&a, &b);
+        *common_out += (uint32_t)sl_ascending_common(a.places, a.n_rows, b.places, b.n_rows);
         *n_out += b.n_rows;
     }
     return true;

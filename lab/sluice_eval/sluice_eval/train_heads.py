@@ -100,7 +100,7 @@ class Examples:
 
     def __init__(self, worker: Worker, options: dict[str, Any], bar: Bar) -> None:
         self._worker, self._options, self._bar = worker, options, bar
-        self._prompts = Prompts(options, lambda text: worker.ask(count=text)["count"])
+        self._prompts = Prompts(options, lambda text: len(worker.ask(encode=text, begins=True)["tokens"]))
         self._n = options["prompts"]
         digest = hashlib.sha256()
         made, n_bytes, n_fit = [], 0, -1
