@@ -153,7 +153,7 @@ const uint16_t *sl_amx_load_keys(const struct sl_kv *kv, const struct sl_slot_an
     }
     sl_avx512_fill_keys(layout, kv->pages[page], next, s->tile);
     if (angles != NULL) {
-        sl_avx2_rotate_keys(angles, &s->of_page, page, s->tile);
+        sl_avx512_rotate_keys(angles, &s->of_page, page, s->tile);
     }
     rows_of_keys(s->tile, d, out);
     return out;

@@ -82,7 +82,7 @@ void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page,
 
 // --- attention of a block (avx2_kv.c) ---------------------------------------------------------------------------------
 
-#define SL_ATTEND_BLOCK 192 // query vectors: a multiple of the kernels' rows; their scratch fits the second-level cache
+#define SL_ATTEND_BLOCK 384 // query vectors: a multiple of the kernels' rows; their scratch fits the second-level cache
 #define SL_ATTEND_WIDE  ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
 
 // The running softmax of one query vector over tiles, see ref_softmax.h. The weighted values are kept elsewhere.
@@ -92,11 +92,11 @@ struct sl_avx2_softmax {
 
 // The working memory of one block.
 struct sl_attend_scratch {
-    _Alignas(64) float q[SL_ATTEND_BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
+    _Alignas(64) float q[SL_BLOCK_FLOATS];                   // [n_vectors][d]
     float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];                // K^T tile
     float v[SL_PAGE_SLOTS * SL_ATTEND_WIDE];                 // V tile
     float scores[SL_ATTEND_BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS] unless kept, then the weights
-    float out[SL_ATTEND_BLOCK * SL_ATTEND_WIDE];             // [n_vectors][d in whole strips]
+    float out[SL_BLOCK_FLOATS + SL_ATTEND_BLOCK * SL_STRIP]; // [n_vectors][d in whole strips]
     float factors[SL_ATTEND_BLOCK];                          // c of sl_avx2_softmax_add()
     struct sl_page_angles of_page;
     struct sl_avx2_softmax states[SL_ATTEND_BLOCK];

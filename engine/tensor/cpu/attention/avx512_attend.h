@@ -65,7 +65,7 @@ static void load_keys_of(const struct sl_attend *args, const struct sl_slot_angl
     }
     sl_avx512_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], next, tile);
     if (angles != NULL) {
-        sl_avx2_rotate_keys(angles, of_page, page, tile);
+        sl_avx512_rotate_keys(angles, of_page, page, tile);
     }
     elements_of_rows(tile, SL_PAGE_STRIPS, (size_t)args->head_dim, (size_t)args->head_dim);
 }

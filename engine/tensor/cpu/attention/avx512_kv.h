@@ -4,7 +4,7 @@
  *         BW, VL and DQ.
  *
  * Design: tiles are those of avx2_kv.h, where a strip is a register of this width. The code of tier avx2 makes tiles of
- *         the rarer formats, and rotates all of them.
+ *         the rarer formats, and rotates queries.
  */
 #pragma once
 
@@ -14,6 +14,10 @@
 // sl_kv_next_page(). `next` may be the page itself.
 void sl_avx512_fill_keys(const struct sl_page_layout *layout, const void *page, const char *next, float *tile);
 void sl_avx512_fill_values(const struct sl_page_layout *layout, const void *page, const char *next, int n, float *tile);
+
+// Does what sl_avx2_rotate_keys() does, with its bits.
+void sl_avx512_rotate_keys(const struct sl_slot_angles *angles, struct sl_page_angles *of_page, int64_t page,
+                           float *tile);
 
 // Prefetches `lines` cache lines from `at` on into the second-level cache.
 static inline __attribute__((always_inline)) void sl_avx512_fetch(const char *at, int lines) {

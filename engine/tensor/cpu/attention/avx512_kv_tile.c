@@ -105,3 +105,21 @@ void sl_avx512_fill_values(const struct sl_page_layout *layout, const void *page
                            float *tile) {
     SL_KV_WITH_FORMAT(layout->v_format, fill_values(layout, page, next, (size_t)n, FORMAT, tile));
 }
+
+void sl_avx512_rotate_keys(const struct sl_slot_angles *angles, struct sl_page_angles *of_page, int64_t page,
+                           float *tile) {
+    sl_page_angles_turn(angles, of_page, page);
+    size_t half = (size_t)angles->half, d = (size_t)angles->rope->head_dim;
+    for (size_t i = 0; i < half; i++) {
+        __m512d pc = _mm512_set1_pd(of_page->cosines[i]), ps = _mm512_set1_pd(of_page->sines[i]);
+        for (size_t j = 0; j < SL_PAGE_SLOTS; j += 8) {
+            __m512d jc = _mm512_loadu_pd(angles->cosines[i] + j), js = _mm512_loadu_pd(angles->sines[i] + j);
+            __m256 c = _mm512_cvtpd_ps(_mm512_sub_pd(_mm512_mul_pd(pc, jc), _mm512_mul_pd(ps, js)));
+            __m256 s = _mm512_cvtpd_ps(_mm512_add_pd(_mm512_mul_pd(ps, jc), _mm512_mul_pd(pc, js)));
+            float *row = tile + (j / SL_STRIP * d + i) * SL_STRIP + j % SL_STRIP, *pair = row + half * SL_STRIP;
+            __m256 a = _mm256_load_ps(row), b = _mm256_load_ps(pair);
+            _mm256_store_ps(row, _mm256_sub_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)));
+            _mm256_store_ps(pair, _mm256_add_ps(_mm256_mul_ps(b, c), _mm256_mul_ps(a, s)));
+        }
+    }
+}

@@ -345,6 +345,15 @@ static void add_call(struct step *step, const struct sl_attend *args, int block_
     step->d = (size_t)args->head_dim > step->d ? (size_t)args->head_dim : step->d;
 }
 
+// Returns the most vectors of a block.
+static int most_vectors(const struct step *step) {
+    int n = step->kernel->block_vectors;
+    while ((size_t)n * step->d > SL_BLOCK_FLOATS) {
+        n /= 2;
+    }
+    return n;
+}
+
 // Returns how many splits of each block a loop takes as tasks; 1: each block is a task, because there is one split, or the
 // results do not fit.
 static uint32_t splits_at_once(const struct step *step) {
@@ -356,10 +365,7 @@ static void run_step(struct sl_stream *stream, struct step *step) {
     _Alignas(64) float results[WAITING_FLOATS];
     qsort(step->items, (size_t)step->n_items, sizeof step->items[0], by_cost);
     int64_t enough = sl_stream_threads(stream) > 1 ? (int64_t)sl_stream_threads(stream) * TASKS_A_MEMBER : 1;
-    int block_vectors = step->kernel->block_vectors;
-    while ((size_t)block_vectors * step->d > SL_BLOCK_FLOATS) {
-        block_vectors /= 2;
-    }
+    int block_vectors = most_vectors(step);
     list_blocks(step, block_vectors);
     while (step->n_blocks * splits_at_once(step) < enough && step->n_most > LEAST_OF_A_BLOCK) {
         block_vectors /= 2;
@@ -489,7 +495,7 @@ static void fold_tasks(void *arg, int64_t task_begin, int64_t task_end, int memb
 static int kept_vectors(const struct step *step, uint32_t n_pages, int64_t enough) {
     const struct item *item = step->items;
     int64_t n = KEPT_FLOATS / ((int64_t)n_pages * SL_PAGE_SLOTS), all = item->n_vectors * item->args->heads.n;
-    n = n < step->kernel->block_vectors ? n : step->kernel->block_vectors;
+    n = n < most_vectors(step) ? n : most_vectors(step);
     n = n < all / enough ? n : all / enough;
     n -= n % item->group;
     return n >= LEAST_KEPT ? (int)n : 0;
