@@ -97,7 +97,7 @@ static const struct {
     {"avx2",
      has_avx2,
      {sl_vector_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill, sl_avx2_scan_fill}},
-    {"avx512", has_avx512, {sl_avx512_dense_fill, sl_avx512_kv_fill, sl_avx512_scan_fill}},
+    {"avx512", has_avx512, {sl_avx512_dense_fill, sl_avx512_kv_fill, sl_avx512_evict_fill, sl_avx512_scan_fill}},
     {"avx512vnni", has_avx512vnni, {sl_avx512vnni_dense_fill, fill_permutations}},
     {"avx512bf16", has_avx512bf16, {sl_avx512bf16_dense_fill, sl_avx512bf16_kv_fill}},
     {"amx2", has_amx, {sl_amx_dense_fill, sl_amx2_dense_fill, sl_amx2_kv_fill}},

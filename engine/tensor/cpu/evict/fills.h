@@ -15,4 +15,5 @@ void sl_ref_estimate_fill(struct sl_ops *ops);
 void sl_avx2_evict_fill(struct sl_ops *ops);    // value_change nearest merge select quantize
 void sl_avx2_select_fill(struct sl_ops *ops);   // only select
 void sl_avx2_quantize_fill(struct sl_ops *ops); // only quantize
+void sl_avx512_evict_fill(struct sl_ops *ops);  // only nearest
 #endif
