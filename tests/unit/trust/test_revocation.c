@@ -232,7 +232,7 @@ static void write_list(const char *authority, X509 *certificate, bool is_indirec
     X509_free(signer);
 }
 
-// Of two authorities in --tls-ca, each revokes its own certificates only.
+// Each of two authorities in --tls-ca revokes its own certificates only.
 static void test_revocation_is_by_the_issuer(void **state) {
     (void)state;
     struct sl_error err = {0};
