@@ -16,7 +16,6 @@
 #define INLINE         static inline __attribute__((always_inline))
 #define UNROLL         _Pragma("GCC unroll 8")
 #define CODE_TILE_ROWS 8
-#define AHEAD          4096 // bytes that a tile asks for before it reads them
 
 static int32_t sum_of(__m256i v) {
     __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -201,9 +200,7 @@ INLINE void tile(struct sl_code_form form, int rows, const char *half, const str
         half += 2 * SL_HALF * values;
         for (int i = 0; i < form.block; i++, x++) {
             const char *codes = half + (form.block == 1 ? 0 : SL_HALF * values * shares);
-            for (size_t line = 0; line < code_bytes; line += 64) {
-                _mm_prefetch(codes + AHEAD + line, _MM_HINT_T0);
-            }
+            sl_code_fetch(codes, code_bytes, rows);
             UNROLL
             for (int eight = 0; eight < 2; eight++) {
                 UNROLL

@@ -16,7 +16,6 @@
 #include "engine/tensor/cpu/dense/fills.h"
 
 #define CODE_TILE_ROWS 12
-#define AHEAD          4096 // bytes that a tile asks for before it reads them
 
 // Returns the sum of 16 bytes with a sign: VPSADBW adds up eight without one.
 static int32_t sum_of(__m128i bytes) {
@@ -111,9 +110,7 @@ SL_INLINE void tile(struct sl_code_form form, int rows, const char *half, const 
         half = sl_load_block_scales(form, half, block_scales);
         for (int i = 0; i < form.block; i++) {
             struct sl_group_scales of = sl_load_scales(form, block_scales, &half);
-            for (size_t line = 0; line < code_bytes; line += 64) {
-                _mm_prefetch(half + AHEAD + line, _MM_HINT_T0);
-            }
+            sl_code_fetch(half, code_bytes, rows);
             SL_UNROLL
             for (int share = 0; share < shares; share++) {
                 add_share(form, rows, half, share, &of, &groups, y);
