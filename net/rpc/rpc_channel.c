@@ -26,6 +26,8 @@ static grpc_channel *open_channel(const struct sl_rpc_channel *channel) {
     if (!theirs) {
         return NULL;
     }
+    const bool measures =
+        sl_rpc_reads_far_ahead() && channel->roles & (SL_ROLE_KVSTORE | SL_ROLE_COORDINATOR); // others send little
     grpc_arg args[] = {
         sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, channel->max_reply_bytes),
         sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
@@ -37,7 +39,7 @@ static grpc_channel *open_channel(const struct sl_rpc_channel *channel) {
         sl_rpc_setting(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, BACKOFF_FIRST_MS),
         sl_rpc_setting(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, SL_RPC_BACKOFF_MAX_MS),
         sl_rpc_setting(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, RESOLVE_AGAIN_MS),
-        sl_rpc_setting(GRPC_ARG_HTTP2_BDP_PROBE, sl_rpc_reads_far_ahead()), // measures the network for the windows
+        sl_rpc_setting(GRPC_ARG_HTTP2_BDP_PROBE, measures), // by pings, for the windows
         sl_rpc_setting(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
         sl_rpc_setting(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, !channel->shares),
         // Filters and counters that every message passes, and that nothing here uses.
