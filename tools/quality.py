@@ -352,11 +352,13 @@ def recommended(mode):
 def real(mode):
     """Returns the table of real models as lines of Markdown, and its rows by model and recipe."""
     tables, shares = measured(mode), recommended(mode)
-    columns = [key for key in MODELS if set(tables[key]) & set(LISTED[mode])]
+    has_interval = lambda row: row is not None and "[" in row[4]  # one document gives none, and no figure
+    columns = [key for key in MODELS if any(has_interval(tables[key].get(recipe)) for recipe in LISTED[mode])]
     lines = ["| recipe | for | " + " | ".join(MODELS[key] for key in columns) + " |", "|-" * (2 + len(columns)) + "|"]
     for recipe in LISTED[mode]:
         found = [tables[key].get(recipe) for key in columns]
-        cells = [f"{row[2]}: {row[4]}, n={row[7].split(' ')[0]}" if row and row[4] else f"{row[3]} points" if row else "" for row in found]
+        cells = [f"{row[2]}: {row[4]}, n={row[7].split(' ')[0]}" if has_interval(row) else f"{row[3]} points" if row and recipe == "full" else ""
+                 for row in found]
         if any(cells):
             lines.append(f"| `{recipe}` | {shares.get(frozenset(recipe.split(',')), '')} | " + " | ".join(cells) + " |")
     return lines, tables
