@@ -26,11 +26,16 @@ static bool has(const json_t *files, const char *name) {
 }
 
 // Takes only names without a folder, so that an origin.json that was edited by hand cannot make us remove other files.
-static bool take_files(const json_t *origin, json_t *files) {
+static bool take_files(const char *folder, const json_t *origin, json_t *files) {
     const json_t *named = json_object_get(origin, "files"), *file;
+    char only[PATH_MAX];
     size_t i;
     if (!origin) {
         return true;
+    }
+    if (!named) { // written by an older version without the list: such a folder has one file
+        return !sl_model_in(folder, only) || strcmp(only, folder) == 0 ||
+               json_array_append_new(files, json_string(strrchr(only, '/') + 1)) == 0;
     }
     json_array_foreach(named, i, file) {
         const char *name = json_string_value(file);
@@ -67,8 +72,9 @@ enum sl_status sl_folder_look(const char *folder, const struct sl_catalog_model 
     if (status == SL_OK || status == SL_ERR_NOT_FOUND) {
         status = sl_model_path(folder, model->file, path_out, PATH_MAX, err);
     }
-    SL_THEN(status, state.files && take_files(origin, state.files) ? refuse_others(folder, state.files, err)
-                                                                   : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory"));
+    SL_THEN(status, state.files && take_files(folder, origin, state.files)
+                        ? refuse_others(folder, state.files, err)
+                        : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory"));
     if (status == SL_OK) {
         const char *sha256 = json_string_value(json_object_get(origin, "sha256"));
         const json_t *bytes = json_object_get(origin, "bytes");
