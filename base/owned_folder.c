@@ -7,7 +7,8 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+#include "base/close.h"
 
 enum sl_status sl_owned_folder_fail(const struct sl_owned_folder *folder, struct sl_error *err) {
     return sl_fail(err, SL_ERR_IO, "%s %.300s: %s; give a folder that this user can write to", folder->option,
@@ -38,11 +39,7 @@ enum sl_status sl_owned_folder_lock(struct sl_owned_folder *folder, const char *
 }
 
 void sl_owned_folder_close(struct sl_owned_folder *folder) {
-    if (folder->owner_fd >= 0) {
-        close(folder->owner_fd);
-    }
-    if (folder->dir_fd >= 0) {
-        close(folder->dir_fd);
-    }
+    sl_close(folder->owner_fd);
+    sl_close(folder->dir_fd);
     folder->dir_fd = folder->owner_fd = -1;
 }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/close.h"
 #include "base/hash.h"
 #include "base/little_endian.h"
 #include "base/whole_file.h"
@@ -215,9 +216,7 @@ enum sl_status sl_capsule_file_read_body(struct sl_capsule_file *file, void *bod
 }
 
 void sl_capsule_file_close(struct sl_capsule_file *file) {
-    if (file->fd >= 0) {
-        close(file->fd);
-    }
+    sl_close(file->fd);
     free(file->header);
     *file = (struct sl_capsule_file){.fd = -1};
 }

@@ -8,6 +8,7 @@
  *         decides which tensors are packed: the head is the embedding or a tensor of its own, of the same shape. Two
  *         folders may have the same files and two configurations.
  */
+#include "base/close.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/processors.h"
@@ -26,9 +27,7 @@ static bool has_small_pages(void) {
     char text[64] = "";
     int file = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC);
     ssize_t n = file >= 0 ? read(file, text, sizeof text - 1) : -1;
-    if (file >= 0) {
-        close(file);
-    }
+    sl_close(file);
     return n <= 0 || strstr(text, "[never]") != NULL;
 }
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/close.h"
 
 #define MAX_USERS     64
 #define MAX_LIST      (MAX_USERS * 24) // bytes of a list
@@ -57,9 +58,7 @@ static int read_users(int file, uint64_t key, struct user users_out[MAX_USERS]) 
 static int look(const struct sl_shared_list *list, struct user users_out[MAX_USERS]) {
     int file = open(list->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     int n = file >= 0 ? read_users(file, list->key, users_out) : 0;
-    if (file >= 0) {
-        close(file);
-    }
+    sl_close(file);
     return n;
 }
 
@@ -73,9 +72,7 @@ int sl_shared_list_find(const struct sl_shared_list *list, bool (*fn)(void *arg,
         if (fd >= 0 && fn(arg, fd)) {
             return fd;
         }
-        if (fd >= 0) {
-            close(fd);
-        }
+        sl_close(fd);
     }
     return -1;
 }
@@ -103,9 +100,7 @@ static enum sl_status open_folder(const char *folder, bool create, int *dir_out,
     bool others = dir < 0 && (errno == EACCES || errno == ENOTDIR || errno == ELOOP);
     SL_FAIL_IF(dir < 0 && !others, err, SL_ERR_IO, "%s: %s", folder, strerror(errno));
     if (others || fstat(dir, &st) != 0 || st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
-        if (dir >= 0) {
-            close(dir);
-        }
+        sl_close(dir);
         return sl_fail(err, SL_ERR_DENIED, "%s: not a folder that only this user may enter", folder);
     }
     *dir_out = dir;
@@ -200,10 +195,8 @@ enum sl_status sl_shared_list_lock(struct sl_shared_list *list, struct sl_error 
 }
 
 void sl_shared_list_unlock(struct sl_shared_list *list) {
-    if (list->file >= 0) {
-        close(list->file);
-        list->file = -1;
-    }
+    sl_close(list->file);
+    list->file = -1;
 }
 
 enum sl_status sl_shared_list_write(struct sl_shared_list *list, int own, struct sl_error *err) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/close.h"
 #include "base/hash.h"
 #include "base/team.h"
 #include "base/version.h"
@@ -299,9 +300,7 @@ static enum sl_status await_lock(struct sl_shared_weights *s, const struct sl_sh
                    "stopped while another process packed the weights");
         int fd = sl_shared_list_find(&s->list, is_begun, &packing);
         uint64_t done = fd >= 0 ? atomic_load(&packing.header.done_bytes) : seen;
-        if (fd >= 0) {
-            close(fd);
-        }
+        sl_close(fd);
         deadline_ns = done != seen ? sl_deadline_in_ms(still_ms) : deadline_ns;
         if (done > most && config->done_out != NULL) {
             atomic_store(config->done_out, done);
@@ -436,12 +435,8 @@ void sl_shared_weights_close(struct sl_shared_weights **shared) {
     if (s->header != NULL) {
         munmap(s->header, s->room);
     }
-    if (s->writer >= 0) {
-        close(s->writer);
-    }
-    if (s->fd >= 0) {
-        close(s->fd);
-    }
+    sl_close(s->writer);
+    sl_close(s->fd);
     sl_shared_list_leave(&s->list);
     free(s);
     *shared = NULL;
