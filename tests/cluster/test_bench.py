@@ -45,6 +45,7 @@ def test_the_coordinator_alone():
     told = {name.partition(": ")[2].removesuffix(" (VOID)"): value for name, value in found.items()}
     assert told["jobs"] > 1 and told["full rate, refused or failed"] == told["50/s, refused or failed"] == 0, found
     assert abs(told["tokens"] / told["jobs"] - 8) < 0.001 and told["50/s, added p99"] > 0, found
+    assert told["50/s to the workers, added p99"] > 0 == told["50/s to the workers, refused or failed"], found
     assert 0 < told["memory a job"] < (64 if SLOW == 1 else 1 << 20), found  # sanitizers take more
 
 

@@ -2,7 +2,8 @@
 /*
  * Purpose: clients of Generate for one phase of `sluice bench coordinator` (lab/sluice_eval/sluice_bench/coordinator.py): with a number of
  *          jobs in flight at all times, which gives a rate, or with jobs at equal intervals, which gives the added latency: from the
- *          request to the last event, less what the workers (waiting_workers.h) report to have waited. Prints one JSON object.
+ *          request to the last event, less what the workers (waiting_workers.c) report to have waited. With --workers, each client asks
+ *          two workers itself, in the coordinator's order: that is what clients and workers take without a coordinator. Prints one JSON object.
  *
  * Design: one thread drives all clients, by the streams' news. It lags by the time from news to reading, or from the interval to
  *         the request.
@@ -23,6 +24,7 @@
 #include "lab/result.h"
 #include "net/rpc/rpc.h"
 #include "proto/methods.h"
+#include "proto/sluice/v1/worker.pb-c.h"
 
 #define JOB_MS        300000
 #define MAX_JOBS      30000 // in flight
@@ -32,13 +34,15 @@
 #define WARM_SHARE    0.3 // of the first phase, which does not count
 
 struct options {
-    const char *coordinator;
+    const char *coordinator, *workers;
     int64_t n_clients, n_tokens;
     double seconds, rate;
 };
 
 static const struct sl_option option_table[] = {
     {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "to ask", SL_FIELD(options, coordinator)},
+    {"workers", 0, SL_OPTION_STRING, "", "DECODE,PREFILL", "addresses of workers to ask, instead of a coordinator",
+     SL_FIELD(options, workers)},
     {"clients", 0, SL_OPTION_INT, "256", "N", "jobs in flight at most", SL_FIELD(options, n_clients), 1, MAX_JOBS},
     {"seconds", 0, SL_OPTION_FLOAT, "10", "S", "that jobs come", SL_FIELD(options, seconds), 1, 3600},
     {"per-second", 0, SL_OPTION_FLOAT, "0", "N", "jobs a second; 0: all clients are busy at all times, after a while",
@@ -55,9 +59,13 @@ struct bench {
 
 struct load;
 
+enum step { RESERVE, PREFILL, DECODE, GENERATE }; // the last: a coordinator takes the others
+
 struct client {
     struct load *load;
-    struct sl_rpc_channel *channel;
+    struct sl_rpc_channel *channel, *prefill; // to the coordinator, or to two workers
+    enum step step;
+    double waited_ms; // while its prompt was read
     struct sl_rpc_stream *stream;
     int64_t begin_ns, news_ns;
     bool queued;
@@ -120,28 +128,45 @@ static void note_failure(struct load *load, const struct sl_error *err) {
     load->why = load->n_failed++ == 0 ? *err : load->why;
 }
 
-static void ask(struct load *load, struct client *client) {
+// Opens the call of the client's step.
+static enum sl_status open_call(struct load *load, struct client *client, struct sl_error *err) {
     static int32_t ids[N_PROMPT] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24};
     Sluice__V1__TokenIds tokens = SLUICE__V1__TOKEN_IDS__INIT;
-    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    Sluice__V1__GenerateRequest generate = SLUICE__V1__GENERATE_REQUEST__INIT;
+    Sluice__V1__ReserveRequest reserve = SLUICE__V1__RESERVE_REQUEST__INIT;
+    Sluice__V1__PrefillRequest prefill = SLUICE__V1__PREFILL_REQUEST__INIT;
+    Sluice__V1__DecodeRequest decode = SLUICE__V1__DECODE_REQUEST__INIT;
     tokens.ids = ids;
     tokens.n_ids = N_PROMPT;
-    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
-    request.tokens = &tokens;
-    request.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
-    request.max_new_tokens = (int32_t)load->bench->options.n_tokens;
-    request.ignore_eos = true;
+    generate.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    generate.tokens = prefill.tokens = decode.prompt = &tokens;
+    generate.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+    generate.max_new_tokens = decode.max_new_tokens = (int32_t)load->bench->options.n_tokens;
+    generate.ignore_eos = true;
+    const struct {
+        const struct sl_rpc_method *method;
+        const ProtobufCMessage *request;
+    } calls[] = {[RESERVE] = {&sl_method_decode_reserve, &reserve.base},
+                 [PREFILL] = {&sl_method_prefill_run, &prefill.base},
+                 [DECODE] = {&sl_method_decode_run, &decode.base},
+                 [GENERATE] = {&sl_method_inference_generate, &generate.base}};
+    SL_TRY(sl_rpc_stream_open(client->step == PREFILL ? client->prefill : client->channel, calls[client->step].method,
+                              calls[client->step].request, sl_deadline_in_ms(JOB_MS), NULL, &client->stream, err));
+    sl_rpc_stream_on_news(client->stream, on_news, client);
+    return SL_OK;
+}
+
+static void ask(struct load *load, struct client *client) {
     struct sl_error err = {0};
     client->begin_ns = sl_now_ns();
-    if (sl_rpc_stream_open(client->channel, &sl_method_inference_generate, &request.base, sl_deadline_in_ms(JOB_MS),
-                           NULL, &client->stream, &err) != SL_OK) {
+    client->step = client->prefill ? RESERVE : GENERATE;
+    if (open_call(load, client, &err) != SL_OK) {
         note_failure(load, &err);
         client->next = load->idle;
         load->idle = client;
         return;
     }
     load->n_running++;
-    sl_rpc_stream_on_news(client->stream, on_news, client);
 }
 
 static void count_answer(struct load *load, const struct client *client, const Sluice__V1__Statistics *statistics) {
@@ -153,7 +178,34 @@ static void count_answer(struct load *load, const struct client *client, const S
     if (statistics && statistics->retrieval && load->n_samples < MAX_SAMPLES) {
         double total_ms = (double)(now_ns - client->begin_ns) / SL_NS_PER_MS;
         load->total_ms[load->n_samples] = total_ms;
-        load->added_ms[load->n_samples++] = total_ms - statistics->prefill_ms - statistics->retrieval->wait_ms;
+        load->added_ms[load->n_samples++] =
+            total_ms - client->waited_ms - statistics->prefill_ms - statistics->retrieval->wait_ms;
+    }
+}
+
+// Notes a message. Returns whether the client's step has its result, and the next one may begin.
+static bool take(struct load *load, struct client *client, const ProtobufCMessage *message) {
+    const Sluice__V1__Event *event = (const Sluice__V1__Event *)message;
+    const Sluice__V1__PrefillEvent *read = (const Sluice__V1__PrefillEvent *)message;
+    const Sluice__V1__DecodeEvent *written = (const Sluice__V1__DecodeEvent *)message;
+    switch (client->step) {
+    case RESERVE:
+        client->waited_ms = 0;
+        return true;
+    case PREFILL:
+        client->waited_ms = read->done->statistics->prefill_ms; // it sends nothing else
+        return true;
+    case DECODE:
+        if (written->what_case == SLUICE__V1__DECODE_EVENT__WHAT_DONE) {
+            count_answer(load, client, written->done->statistics);
+            return true;
+        }
+        return false;
+    default:
+        if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED && event->finished->status_code == 0) {
+            count_answer(load, client, event->finished->statistics);
+        }
+        return false; // it has an orderly end
     }
 }
 
@@ -164,16 +216,25 @@ static bool hear(struct load *load, struct client *client) {
         ProtobufCMessage *message;
         enum sl_status status = sl_rpc_stream_next(client->stream, 0, &message, &err);
         if (status != SL_OK) {
-            if (status != SL_AGAIN && status != SL_ERR_NOT_FOUND) {
+            if (status != SL_AGAIN && (status != SL_ERR_NOT_FOUND || client->step != GENERATE)) {
                 note_failure(load, &err);
             }
             return status != SL_AGAIN;
         }
-        const Sluice__V1__Event *event = (const Sluice__V1__Event *)message;
-        if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED && event->finished->status_code == 0) {
-            count_answer(load, client, event->finished->statistics);
-        }
+        const bool has_result = take(load, client, message);
         protobuf_c_message_free_unpacked(message, NULL);
+        if (!has_result) {
+            continue;
+        }
+        if (client->step == DECODE) {
+            return true;
+        }
+        client->step++;
+        sl_rpc_stream_close(&client->stream);
+        if (open_call(load, client, &err) != SL_OK) {
+            note_failure(load, &err);
+            return true;
+        }
     }
 }
 
@@ -245,7 +306,13 @@ static void print(struct load *load) {
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     struct load load = {.bench = b, .n_clients = b->options.n_clients};
-    struct sl_rpc_channel *channels[N_CONNECTIONS] = {0};
+    struct sl_rpc_channel *channels[N_CONNECTIONS] = {0}, *prefill[N_CONNECTIONS] = {0};
+    char address[128];
+    const char *comma = strchr(b->options.workers, ',');
+    SL_FAIL_IF(b->options.workers[0] && !comma, err, SL_ERR_INVALID, "--workers %s: expected DECODE,PREFILL",
+               b->options.workers);
+    snprintf(address, sizeof address, "%.*s", comma ? (int)(comma - b->options.workers) : 127,
+             comma ? b->options.workers : b->options.coordinator);
     sl_descriptors_raise();
     pthread_mutex_init(&load.mutex, NULL);
     sl_cond_init(&load.news);
@@ -256,14 +323,18 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         load.clients && load.total_ms ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for clients");
     sl_rpc_init();
     for (int i = 0; i < N_CONNECTIONS && status == SL_OK; i++) {
-        status = sl_rpc_channel_create_alone(b->options.coordinator, NULL, SL_ROLE_ANY, &channels[i], err);
+        status = sl_rpc_channel_create_alone(address, NULL, SL_ROLE_ANY, &channels[i], err);
+        SL_THEN_IF(status, comma != NULL, sl_rpc_channel_create_alone(comma + 1, NULL, SL_ROLE_ANY, &prefill[i], err));
     }
     if (status == SL_OK) {
         load.added_ms = load.total_ms + MAX_SAMPLES;
         load.lag_ms = load.added_ms + MAX_SAMPLES;
         for (int64_t i = 0; i < load.n_clients; i++) {
             struct client *client = &load.clients[i];
-            *client = (struct client){.load = &load, .channel = channels[i % N_CONNECTIONS], .next = load.idle};
+            *client = (struct client){.load = &load,
+                                      .channel = channels[i % N_CONNECTIONS],
+                                      .prefill = prefill[i % N_CONNECTIONS],
+                                      .next = load.idle};
             load.idle = client;
         }
         status = run_phase(&load, b->options.rate, &b->signals, err);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: `sluice bench waiting`: workers that only wait, until a signal comes. They report how long they have waited: prefill_ms,
- *          and retrieval.wait_ms of decode. Prints "ready" when all have joined.
+ *          and retrieval.wait_ms of decode. Prints "ready" when all have joined, with two addresses.
  */
 #include "lab/bench/coordinator/coordinator_benches.h"
 
@@ -237,7 +237,8 @@ static enum sl_status run(void *arg, struct sl_error *err) {
         n_hearts += status == SL_OK;
     }
     if (status == SL_OK) {
-        printf("ready workers=%d\n", (int)n);
+        printf("ready workers=%d decode=%s prefill=%s\n", (int)n, sl_rpc_server_address(workers[1].server),
+               sl_rpc_server_address(workers[0].server));
         fflush(stdout);
     }
     while (status == SL_OK && sl_signals_received(&bench->signals) == 0) {

@@ -2,8 +2,9 @@
 """`sluice bench coordinator`: the coordinator alone: a real process, workers that only wait (`sluice bench waiting`), and clients of
 Generate (`sluice bench jobs`).
 
-Two phases a cell. First a number of jobs is in flight at all times, which gives the rate. Then jobs come at half of that rate, or at
---second-rate, which gives the added latency. What is printed is void where the clients lagged by more than a tenth of the latency.
+Three phases a cell. First a number of jobs is in flight at all times, which gives the rate. Then jobs come at half of that rate, or at
+--second-rate, which gives the added latency: all but what the workers waited. Last, clients ask the workers themselves, at the same
+rate: what that adds is theirs, and not the coordinator's. What is printed is void where the clients lagged by more than a tenth of the latency.
 Coordinator, workers and clients are processes of their own; each cell has new ones.
 """
 from __future__ import annotations
@@ -106,15 +107,15 @@ class _Use(threading.Thread):
 class Cell:
     def __init__(self, arguments: argparse.Namespace, n_workers: int, n_jobs: int, rows: Rows) -> None:
         self._arguments, self._n_workers, self._n_jobs, self._rows = arguments, n_workers, n_jobs, rows
-        self._address, self._is_void = "", False
+        self._address, self._workers, self._is_void = "", "", False
 
     def _print(self, what: str, value: float, unit: str) -> None:
         self._rows.value(f"{self._n_workers} workers, {self._n_jobs} jobs: {what}{' (VOID)' if self._is_void else ''}", value, unit)
 
-    def _phase(self, name: str, rate: float) -> dict[str, Any]:
+    def _phase(self, name: str, rate: float, workers: str = "") -> dict[str, Any]:
         """Runs a phase, and prints what shows whether it counts. Marks what is printed from then on if it does not."""
         words = [rig.tool(), "bench", "jobs", "--coordinator", self._address, "--clients", str(self._n_jobs), "--per-second", f"{rate:.6f}",
-                 "--seconds", f"{self._arguments.seconds:g}", "--tokens", str(self._arguments.tokens)]
+                 "--seconds", f"{self._arguments.seconds:g}", "--tokens", str(self._arguments.tokens), *(["--workers", workers] if workers else [])]
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
                               preexec_fn=rig.die_with_parent) as process:
             try:
@@ -149,6 +150,10 @@ class Cell:
             found = self._phase(name, second)
             self._print(f"{name}, added p50", found["added_ms_p50"], "ms")
             self._print(f"{name}, added p99", found["added_ms_p99"], "ms")
+            alone = self._phase(f"{name} to the workers", second, self._workers)
+            self._print(f"{name} to the workers, added p50", alone["added_ms_p50"], "ms")
+            self._print(f"{name} to the workers, added p99", alone["added_ms_p99"], "ms")
+            self._print(f"{name}, added by the coordinator p50", found["added_ms_p50"] - alone["added_ms_p50"], "ms")
 
     def run(self) -> None:
         progress(f"{self._n_workers} workers, {self._n_jobs} jobs")
@@ -164,7 +169,8 @@ class Cell:
             if "rpc=" not in line:
                 raise EvalError(f"{program}: its ready line has no address")
             self._address = line.split("rpc=")[1].split()[0]
-            start(_worker_words(self._arguments, self._address, self._n_workers))
+            _, line = start(_worker_words(self._arguments, self._address, self._n_workers))
+            self._workers = ",".join(word.partition("=")[2] for word in line.split()[2:])
             self._measure(coordinator.pid)
 
 
