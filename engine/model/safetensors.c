@@ -29,7 +29,7 @@ struct mapping {
 
 struct sl_safetensors {
     struct mapping *maps;
-    size_t n_maps, cap_maps;
+    size_t n_maps;
     struct sl_tensor *tensors;
     size_t n_tensors, cap_tensors;
 };
@@ -202,8 +202,9 @@ static enum sl_status read_header(struct sl_safetensors *st, const struct mappin
 
 static enum sl_status open_file(struct sl_safetensors *st, const char *model_dir, const char *name,
                                 struct sl_error *err) {
-    SL_FAIL_IF(!SL_GROW(st->maps, st->n_maps, st->cap_maps), err, SL_ERR_EXHAUSTED, "out of memory for %zu shards",
-               st->n_maps + 1);
+    struct mapping *grown = realloc(st->maps, (st->n_maps + 1) * sizeof *grown);
+    SL_FAIL_IF(grown == NULL, err, SL_ERR_EXHAUSTED, "out of memory for %zu shards", st->n_maps + 1);
+    st->maps = grown;
     SL_TRY(map_file(model_dir, name, &st->maps[st->n_maps], err));
     return read_header(st, &st->maps[st->n_maps++], err);
 }

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/array.h"
 #include "engine/model/gguf/document.h"
 #include "engine/model/model_internal.h"
 #include "engine/tensor/half.h"
@@ -21,7 +20,7 @@ struct sl_tensors {
     struct sl_gguf *gguf;               // is NULL
     int head_dim;                       // for q and k, if the file has their rows in another order; else 0
     void **made;                        // [n_made]
-    size_t n_made, cap_made;
+    size_t n_made;
     struct sl_shared_weights *shared; // whose waiting processes see that rows are made; may be NULL
 };
 
@@ -295,7 +294,9 @@ static void convert_rows(void *arg, int64_t begin, int64_t end, int member) {
 }
 
 static enum sl_status keep(struct sl_tensors *t, void *made, struct sl_error *err) {
-    SL_FAIL_IF(!SL_GROW(t->made, t->n_made, t->cap_made), err, SL_ERR_EXHAUSTED, "out of memory");
+    void **grown = realloc(t->made, (t->n_made + 1) * sizeof *grown);
+    SL_FAIL_IF(grown == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    t->made = grown;
     t->made[t->n_made++] = made;
     return SL_OK;
 }
