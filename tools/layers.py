@@ -108,7 +108,7 @@ ROWS = {
     "client/cli/pull": "base base/options net/trust engine/model engine/model/gguf client/cli",
     "client/cli/doctor": "base net/trust net/fabric/core net/rpc engine/tensor/cpu engine/model client/cli",
     "client/cli/chat": "base proto/* engine/text/tokenizer engine/runtime engine/compress/recipe client/cli",
-    "client/cli/commands": "base base/options net/document net/rpc proto/* engine/kvcache engine/text/tokenizer engine/compress/recipe client/cli client/cli/doctor client/cli/jsonl",
+    "client/cli/commands": "base base/options net/document net/rpc proto/* engine/text/tokenizer engine/compress/recipe client/cli client/cli/doctor client/cli/jsonl",
     "lab": "base base/options engine/runtime client/cli",
     "lab/measure": "base net/document engine/text/tokenizer engine/kvcache engine/tensor engine/tensor/cpu engine/compress/* engine/offload/remote_kv engine/job engine/runner client/cli lab",
     "lab/train": "base engine/text/tokenizer engine/tensor engine/model client/cli lab",
