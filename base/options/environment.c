@@ -32,7 +32,7 @@ static const char *const of_commands[] = {
     "all", "as-is", "autoscale", "available", "axes", "batch", "batches", "both", "breakdown", "budget", "burstiness", "call",
     "catalog", "cell", "certificates", "chat", "checkpoint", "chunk", "clean", "clients",
     "clip", "compute", "contexts", "continuation", "coordinator-state", "coordinators", "copy", "costs", "count",
-    "data", "decode", "decode-arena", "detach", "doc", "dtype", "entries", "estimate-errors", "every",
+    "data", "decode", "decode-arena", "detach", "direct", "doc", "dtype", "entries", "estimate-errors", "every",
     "ffn", "for", "forever", "format", "frequency-penalty", "from", "geometry", "grammar",
     "head-dim", "heads", "hidden", "hidden-size", "host", "html", "http-port", "ignore-eos", "in-slo", "index-url",
     "input", "interval", "jobs", "json", "jsonl", "keep-going", "keep-models", "kv-heads", "kvstore",

@@ -532,22 +532,20 @@ int64_t sl_admission_restore_ms(struct sl_admission *admission, const struct sl_
 }
 
 void sl_admission_end_reading(struct sl_admission *admission, struct sl_claim *claim) {
-    if (claim->has_read) {
-        return;
+    if (!claim->has_read) {
+        SL_LOCKED(&admission->mutex);
+        count_reading(admission, claim, -1);
+        claim->has_read = true;
+        choose_and_wake_first(admission);
     }
-    SL_LOCKED(&admission->mutex);
-    count_reading(admission, claim, -1);
-    claim->has_read = true;
-    choose_and_wake_first(admission);
 }
 
 void sl_admission_note_restoring(struct sl_admission *admission, struct sl_claim *claim, bool is_restoring) {
-    if (claim->has_read || claim->is_reading != is_restoring) { // as with every report but two
-        return;
+    if (!claim->has_read && claim->is_reading == is_restoring) { // with two reports at most
+        SL_LOCKED(&admission->mutex);
+        count_reading(admission, claim, is_restoring ? -1 : 1);
+        choose_and_wake_first(admission);
     }
-    SL_LOCKED(&admission->mutex);
-    count_reading(admission, claim, is_restoring ? -1 : 1);
-    choose_and_wake_first(admission);
 }
 
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim) {

@@ -2,7 +2,7 @@
 /*
  * Purpose: clients of Generate for one phase of `sluice bench coordinator` (lab/sluice_eval/sluice_bench/coordinator.py): with a number of
  *          jobs in flight at all times, which gives a rate, or with jobs at equal intervals, which gives the added latency: from the
- *          request to the last event, less what the workers (waiting_workers.c) report to have waited. With --workers, each client asks
+ *          request to the last event, less what the workers (waiting_workers.c) report to have waited. With --direct, each client asks
  *          two workers itself, in the coordinator's order: that is what clients and workers take without a coordinator. Prints one JSON object.
  *
  * Design: one thread drives all clients, by the streams' news. It lags by the time from news to reading, or from the interval to
@@ -34,15 +34,15 @@
 #define WARM_SHARE    0.3 // of the first phase, which does not count
 
 struct options {
-    const char *coordinator, *workers;
+    const char *coordinator, *direct;
     int64_t n_clients, n_tokens;
     double seconds, rate;
 };
 
 static const struct sl_option option_table[] = {
     {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "to ask", SL_FIELD(options, coordinator)},
-    {"workers", 0, SL_OPTION_STRING, "", "DECODE,PREFILL", "addresses of workers to ask, instead of a coordinator",
-     SL_FIELD(options, workers)},
+    {"direct", 0, SL_OPTION_STRING, "", "DECODE,PREFILL", "addresses of workers to ask, instead of a coordinator",
+     SL_FIELD(options, direct)},
     {"clients", 0, SL_OPTION_INT, "256", "N", "jobs in flight at most", SL_FIELD(options, n_clients), 1, MAX_JOBS},
     {"seconds", 0, SL_OPTION_FLOAT, "10", "S", "that jobs come", SL_FIELD(options, seconds), 1, 3600},
     {"per-second", 0, SL_OPTION_FLOAT, "0", "N", "jobs a second; 0: all clients are busy at all times, after a while",
@@ -308,11 +308,11 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     struct load load = {.bench = b, .n_clients = b->options.n_clients};
     struct sl_rpc_channel *channels[N_CONNECTIONS] = {0}, *prefill[N_CONNECTIONS] = {0};
     char address[128];
-    const char *comma = strchr(b->options.workers, ',');
-    SL_FAIL_IF(b->options.workers[0] && !comma, err, SL_ERR_INVALID, "--workers %s: expected DECODE,PREFILL",
-               b->options.workers);
-    snprintf(address, sizeof address, "%.*s", comma ? (int)(comma - b->options.workers) : 127,
-             comma ? b->options.workers : b->options.coordinator);
+    const char *comma = strchr(b->options.direct, ',');
+    SL_FAIL_IF(b->options.direct[0] && !comma, err, SL_ERR_INVALID, "--direct %s: expected DECODE,PREFILL",
+               b->options.direct);
+    snprintf(address, sizeof address, "%.*s", comma ? (int)(comma - b->options.direct) : 127,
+             comma ? b->options.direct : b->options.coordinator);
     sl_descriptors_raise();
     pthread_mutex_init(&load.mutex, NULL);
     sl_cond_init(&load.news);

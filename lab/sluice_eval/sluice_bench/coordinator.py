@@ -115,7 +115,7 @@ class Cell:
     def _phase(self, name: str, rate: float, workers: str = "") -> dict[str, Any]:
         """Runs a phase, and prints what shows whether it counts. Marks what is printed from then on if it does not."""
         words = [rig.tool(), "bench", "jobs", "--coordinator", self._address, "--clients", str(self._n_jobs), "--per-second", f"{rate:.6f}",
-                 "--seconds", f"{self._arguments.seconds:g}", "--tokens", str(self._arguments.tokens), *(["--workers", workers] if workers else [])]
+                 "--seconds", f"{self._arguments.seconds:g}", "--tokens", str(self._arguments.tokens), *(["--direct", workers] if workers else [])]
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
                               preexec_fn=rig.die_with_parent) as process:
             try:
