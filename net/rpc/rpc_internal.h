@@ -64,13 +64,6 @@ bool sl_rpc_reads_far_ahead(void);
 // Adds to the gauge of sl_rpc_live_calls().
 void sl_rpc_live_calls_add(int n);
 
-// ---- rpc_pollers.c: the threads that poll --------------------------------------------------------------------------
-
-// Starts them; without any, nothing works, and the process ends.
-void sl_rpc_pollers_start(grpc_completion_queue *queue);
-// Waits until they have ended. The queue has been shut down.
-void sl_rpc_pollers_join(void);
-
 // ---- rpc_address.c -------------------------------------------------------------------------------------------------
 
 struct sl_rpc_address {

@@ -8,14 +8,12 @@
 #include <cmocka.h>
 
 #include <grpc/grpc.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/fiber/bell.h"
 #include "base/fiber/fiber.h"
 #include "base/locals.h"
 #include "base/log.h"
@@ -156,12 +154,6 @@ static void test_events_that_wait_for_the_next_one_arrive_in_order(void **state)
     assert_int_equal(atomic_load(&shared.n_of_job), 0); // they may be other calls'
 }
 
-static void read_all(int64_t n) {
-    struct sl_rpc_stream *stream = ask(n);
-    read_events(stream, n);
-    sl_rpc_stream_close(&stream);
-}
-
 static void test_a_polling_thread_runs_the_fiber_that_it_makes_ready(void **state) {
     (void)state;
     for (const int64_t end_ns = sl_deadline_in_ms(WAIT_MS); atomic_load(&shared.n_on_pollers) == 0;) {
@@ -193,66 +185,11 @@ static void test_clients_that_do_not_read_keep_no_thread(void **state) {
     }
 }
 
-// ---- pollers -------------------------------------------------------------------------------------------------------
-
-static struct {
-    pthread_mutex_t mutex;
-    struct sl_bell changed;
-    bool is_over;
-} held = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-static atomic_bool shall_hold; // the next poller
-
-// Keeps the thread that polls, until the test is over.
-static void hold_poller(void *) {
-    char name[16] = "";
-    pthread_getname_np(pthread_self(), name, sizeof name);
-    if (strcmp(name, "rpc-poll") != 0 || !atomic_exchange(&shall_hold, false)) {
-        return;
-    }
-    pthread_mutex_lock(&held.mutex);
-    while (!held.is_over) {
-        assert_int_equal(sl_bell_wait(&held.changed, &held.mutex, sl_deadline_in_ms(WAIT_MS)), SL_OK);
-    }
-    pthread_mutex_unlock(&held.mutex);
-}
-
-// Returns a stream whose news keep a thread that polls.
-static struct sl_rpc_stream *hold_one(void) {
-    for (;;) {
-        struct sl_rpc_stream *stream = ask(1);
-        atomic_store(&shall_hold, true);
-        sl_rpc_stream_on_news(stream, hold_poller, NULL);
-        read_all(1);
-        if (!atomic_exchange(&shall_hold, false)) {
-            return stream;
-        }
-        sl_rpc_stream_close(&stream); // its news had come before
-    }
-}
-
-static void test_another_thread_polls_when_those_that_poll_are_stuck(void **state) {
-    (void)state;
-    enum { N = 3 };
-    struct sl_rpc_stream *streams[N];
-    for (int i = 0; i < N; i++) {
-        streams[i] = hold_one();
-        read_all(1);
-    }
-    pthread_mutex_lock(&held.mutex);
-    held.is_over = true;
-    sl_bell_ring(&held.changed, &held.mutex, INT_MAX);
-    for (int i = 0; i < N; i++) {
-        read_events(streams[i], 1);
-        sl_rpc_stream_close(&streams[i]);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_events_that_wait_for_the_next_one_arrive_in_order),
         cmocka_unit_test(test_a_polling_thread_runs_the_fiber_that_it_makes_ready),
         cmocka_unit_test(test_clients_that_do_not_read_keep_no_thread),
-        cmocka_unit_test(test_another_thread_polls_when_those_that_poll_are_stuck),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
