@@ -291,8 +291,8 @@ static enum sl_status begin_with(const struct sl_document *document, int64_t sto
 }
 
 // Has the job go on from the document's capsule, if that is used whole and is what this prompt begins with.
-static void begin_compacted(struct sl_coordinator *coordinator, const struct sl_document *document,
-                            struct sl_job_spec *spec) {
+SL_APART static void begin_compacted(struct sl_coordinator *coordinator, const struct sl_document *document,
+                                     struct sl_job_spec *spec) {
     const struct sl_capsule_id *id = &document->capsule;
     int64_t n = document->capsule_tokens;
     int rope_set = sl_model_rope_set(&coordinator->model, spec->n_tokens + spec->max_new_tokens);
@@ -312,8 +312,8 @@ static void begin_compacted(struct sl_coordinator *coordinator, const struct sl_
 }
 
 // Notes how much of the prompt's offloaded layers the store of its first document has, and how long reading that took.
-static void share_offloaded(struct sl_coordinator *coordinator, const struct sl_document *document,
-                            struct sl_job_spec *spec) {
+SL_APART static void share_offloaded(struct sl_coordinator *coordinator, const struct sl_document *document,
+                                     struct sl_job_spec *spec) {
     struct sl_demand *demand = &spec->demand;
     if (!spec->no_reuse && document->n_offloaded_heads > 0 && demand->offloaded_unit > 0) {
         struct sl_described_document described;

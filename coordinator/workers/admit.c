@@ -119,7 +119,6 @@ static int n_running_of(const struct sl_queue_place *place) {
     return place->tenant != NULL ? place->tenant->n_running : 0;
 }
 
-// Returns how long readers have had prompts of the tenant.
 static int64_t read_ns(const struct sl_admission *admission, const struct sl_tenant *tenant) {
     return tenant->read_ns + tenant->n_reading * (admission->now_ns - tenant->read_changed_ns);
 }
@@ -137,9 +136,9 @@ static void note_least_read(struct sl_admission *admission) {
 // Returns whether the readers have no time for another prompt of the tenant: it has one for each, or each has one, and of a tenant that had
 // less of their time. A worker reads one after the other, so more would gain little, and the other's prompt would wait for them.
 static bool has_read_enough(const struct sl_admission *admission, const struct sl_tenant *tenant) {
-    const bool starves = tenant->n_reading == 0 && admission->now_ns - tenant->read_changed_ns >= HELD_NS;
+    const bool held = tenant->n_reading == 0 && admission->now_ns - tenant->read_changed_ns >= HELD_NS;
     return (tenant->n_reading > 0 && tenant->n_reading >= admission->n_readers) ||
-           (admission->least_read_ns < read_ns(admission, tenant) && !starves);
+           (!held && admission->least_read_ns < read_ns(admission, tenant));
 }
 
 // Returns whether another tenant asks while the place's tenant has half of the places for jobs, or would have more than half of the
@@ -248,12 +247,13 @@ static void count_reading(struct sl_admission *admission, struct sl_claim *claim
 
 // Counts for a tenant that asks what others had of the readers while it did not, but for CREDIT_NS. Called under the lock.
 static void limit_credit(struct sl_admission *admission, struct sl_tenant *tenant) {
-    for (const struct sl_tenant *at = admission->reading; at != NULL; at = at->next_reading) {
-        note_most_read(admission, at); // one prompt may take minutes
+    for (const struct sl_tenant *at = admission->reading; at; at = at->next_reading) { // one prompt may take minutes
+        note_most_read(admission, at);
     }
     const int64_t more_ns = admission->most_read_ns - CREDIT_NS - read_ns(admission, tenant);
     tenant->read_ns += more_ns > 0 ? more_ns : 0;
-    tenant->read_changed_ns = tenant->read_changed_ns != 0 ? tenant->read_changed_ns : admission->now_ns;
+    const bool waits = tenant->n_reading > 0 || tenant->n_queued > 0; // until now
+    tenant->read_changed_ns = waits ? tenant->read_changed_ns : admission->now_ns;
 }
 
 // Inserts a place in order of tickets: a retry goes where its job came from. Called under the lock.

@@ -339,6 +339,18 @@ static void test_a_prompt_that_is_shipped_is_not_read(void **state) {
     tear_down(&two);
 }
 
+static void test_a_tenant_that_did_not_ask_has_not_waited(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 8, 100);
+    assert_true(starts_to_read(&two.greedy));
+    read_for(&two.greedy, 20000);
+    now_ns += 11 * SL_NS_PER_S; // longer than a tenant waits for others
+    assert_true(starts_to_read(&two.other));
+    assert_false(starts_to_read(&two.greedy));
+    tear_down(&two);
+}
+
 // Each new tenant has a credit. One that had more of the readers than all of them gets a prompt read every ten seconds nevertheless.
 static void test_new_tenants_do_not_starve_one_that_had_more(void **state) {
     (void)state;
@@ -505,6 +517,7 @@ int main(void) {
         cmocka_unit_test(test_a_tenant_that_asks_has_a_limited_credit),
         cmocka_unit_test(test_a_long_prompt_gives_no_credit),
         cmocka_unit_test(test_a_prompt_that_is_shipped_is_not_read),
+        cmocka_unit_test(test_a_tenant_that_did_not_ask_has_not_waited),
         cmocka_unit_test(test_new_tenants_do_not_starve_one_that_had_more),
         cmocka_unit_test(test_reading_is_counted_from_its_begin),
         cmocka_unit_test(test_writing_needs_no_reader),
