@@ -156,7 +156,7 @@ void sl_run_report_prefix(struct sl_run_report *report, struct sl_job *job, cons
     statistics->capsule_bytes = known->capsule_bytes;
     statistics->slots_per_head = known->slots_per_head;
     statistics->not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID; // an earlier attempt may have set it
-    statistics->not_joined = SLUICE__V1__NOT_JOINED__NOT_JOINED_NOT_SAID;
+    statistics->not_joined = job->spec.not_joined; // the worker may have read later documents that are short
     sl_job_set_transport(job, known->transport);
     sl_job_statistics_unlock(job);
 }

@@ -189,6 +189,12 @@ def test_decode_joins_documents():
         alone, alone_events = cluster.answer(about(["b"], "b"))
         assert tokens(alone_events) == tokens(cluster.answer(asking("b", question("compass")[1:]))[1]), alone
         assert alone.statistics.n_reused_tokens >= made["b"] - 64, alone
+        # Later ones that are too short to be joined are read by the decode worker.
+        for name, text in (("e", document(2000, seed=6)), ("s", document(160, seed=7))):
+            add(cluster.channel, name, text, recipe="full,format=int4,chunk=64")
+        finished, events = cluster.answer(inference.GenerateRequest(documents=["e", "s"], text="And?", max_new_tokens=2))
+        assert finished.statistics.not_joined == inference.NOT_JOINED_NOTHING and finished.statistics.n_reused_tokens > 500, finished
+        assert ["with the stored beginning" in detail for detail in begun(events)] == [True], events
         # A long question goes to prefill, which reads all after the first document.
         finished, events = cluster.answer(inference.GenerateRequest(documents=["b", "a"], text=document(2000, seed=4), max_new_tokens=2))
         assert "prefill-0" in begun(events)[0] and finished.statistics.n_reused_tokens < made["b"], finished
