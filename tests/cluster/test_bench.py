@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `make bench-cluster` runs, in its smallest form: two modes and two recipes by turns with pictures, the coordinator, the store, and
 the simulator beside timed workers; and two hosts over a shaped link."""
+import concurrent.futures
 import json
 import os
 import shutil
 import subprocess
 import tempfile
 
-from harness import BIN, ROOT, SLOW, run_tests
+from harness import BIN, ROOT, SLOW, inference, run_tests, worker_pb
+import grpc
 
 ENVIRONMENT = {**os.environ, "SLUICE_BIN": BIN, "PATH": "/usr/bin:" + os.environ["PATH"]}  # the distribution's Python has matplotlib
 
@@ -47,6 +49,27 @@ def test_the_coordinator_alone():
     assert abs(told["tokens"] / told["jobs"] - 8) < 0.001 and told["50/s, added p99"] > 0, found
     assert told["50/s to the workers, added p99"] > 0 == told["50/s to the workers, refused or failed"], found
     assert 0 < told["memory a job"] < (64 if SLOW == 1 else 1 << 20), found  # sanitizers take more
+
+
+class Worker(grpc.GenericRpcHandler):
+    """Grants memory, and reports that it reads a prompt; if it has an end, then that."""
+    def __init__(self, *ends):
+        self.events = [worker_pb.PrefillEvent(prefill=inference.PrefillProgress(tokens_done=1 << 40, tokens_total=1 << 41)), *ends]
+
+    def service(self, details):
+        if details.method.endswith("/Reserve"):
+            return grpc.unary_unary_rpc_method_handler(lambda _request, _context: worker_pb.Grant().SerializeToString())
+        return grpc.unary_stream_rpc_method_handler(lambda _request, _context: iter([event.SerializeToString() for event in self.events]))
+
+
+def test_workers_that_do_more_than_wait():
+    for worker in Worker(), Worker(worker_pb.PrefillEvent(done=worker_pb.PrefillDone())):
+        server = grpc.server(concurrent.futures.ThreadPoolExecutor(4), handlers=[worker])
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        found = json.loads(run(os.path.join(BIN, "sluice"), "bench", "jobs", "--direct", f"{address},{address}", "--per-second", "5", "--seconds", "1"))
+        assert found["failed"] > 0 and "without a result" in found["why"], found
+        server.stop(None).wait()
 
 
 def test_the_store_alone():

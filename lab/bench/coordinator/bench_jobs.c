@@ -193,7 +193,10 @@ static bool take(struct load *load, struct client *client, const ProtobufCMessag
         client->waited_ms = 0;
         return true;
     case PREFILL:
-        client->waited_ms = read->done->statistics->prefill_ms; // it sends nothing else
+        if (read->what_case != SLUICE__V1__PREFILL_EVENT__WHAT_DONE || !read->done->statistics) {
+            return false;
+        }
+        client->waited_ms = read->done->statistics->prefill_ms;
         return true;
     case DECODE:
         if (written->what_case == SLUICE__V1__DECODE_EVENT__WHAT_DONE) {
@@ -216,7 +219,10 @@ static bool hear(struct load *load, struct client *client) {
         ProtobufCMessage *message;
         enum sl_status status = sl_rpc_stream_next(client->stream, 0, &message, &err);
         if (status != SL_OK) {
-            if (status != SL_AGAIN && (status != SL_ERR_NOT_FOUND || client->step != GENERATE)) {
+            if (status == SL_ERR_NOT_FOUND && client->step != GENERATE && !err.text[0]) {
+                sl_fail(&err, status, "a worker ended its call without a result");
+            }
+            if (err.text[0]) {
                 note_failure(load, &err);
             }
             return status != SL_AGAIN;
