@@ -95,7 +95,7 @@ def test_documents_stay_in_a_folder():
         kept, text = os.path.join(folder, "a", "b"), os.path.join(folder, "text")
         with open(text, "w", encoding="utf-8") as file:
             file.write(document(3000))
-        for said in ("added gpl: ", "gpl was there already: "):
+        for said in ("added gpl: ", "gpl was there already, and stays as it was: "):
             address, _ = place.up("one", "--no-gateway", "--state", kept)
             added = place.run("doc", "add", "gpl", text, "--coordinator", address)
             assert added.returncode == 0 and added.stdout.startswith(said) and added.stderr == "", added

@@ -100,6 +100,29 @@ static void show(const Sluice__V1__Document *document, bool json) {
            document->ends_with_cluster ? ", and with the cluster; " SL_KEEPING_DOCUMENTS : "");
 }
 
+enum sl_status sl_command_doc_done(Sluice__V1__Document *document, const char *word, bool json) {
+    char bytes[32], ends[SL_UTC_BYTES];
+    bool is_kept = strcmp(word, "removed") != 0;
+    sl_format_bytes((double)(document->capsule_bytes + document->offloaded_bytes), bytes, sizeof bytes);
+    if (json) {
+        sl_message_print_json(&document->base, stdout);
+    } else if (document->was_there) { // --keep and --replicas have changed nothing
+        printf("%s was there already, and stays as it was: %" PRId64 " tokens, %s, replicas %d, ends %s\n",
+               document->name, document->n_tokens, bytes, document->replicas, time_text(document->expires_ms, ends));
+    } else {
+        printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens, bytes);
+    }
+    if (!json && is_kept && document->not_on_disk[0]) {
+        fprintf(stderr, "%s%s: %s\n", document->name, document->on_disk ? "" : " is in memory only",
+                document->not_on_disk);
+    }
+    if (!json && is_kept && document->ends_with_cluster) {
+        fprintf(stderr, "%s ends with the cluster; " SL_KEEPING_DOCUMENTS "\n", document->name);
+    }
+    sluice__v1__document__free_unpacked(document, NULL);
+    return SL_OK;
+}
+
 // ---- add ------------------------------------------------------------------------------------------------------------
 
 struct add_config {

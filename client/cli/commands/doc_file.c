@@ -21,27 +21,6 @@
 
 #define REDRAW_MS 100
 
-enum sl_status sl_command_doc_done(Sluice__V1__Document *document, const char *word, bool json) {
-    char bytes[32];
-    bool is_kept = strcmp(word, "removed") != 0;
-    if (json) {
-        sl_message_print_json(&document->base, stdout);
-    } else {
-        printf("%s%s%s%s: %" PRId64 " tokens, %s\n", document->was_there ? "" : word, document->was_there ? "" : " ",
-               document->name, document->was_there ? " was there already" : "", document->n_tokens,
-               sl_format_bytes((double)(document->capsule_bytes + document->offloaded_bytes), bytes, sizeof bytes));
-    }
-    if (!json && is_kept && document->not_on_disk[0]) {
-        fprintf(stderr, "%s%s: %s\n", document->name, document->on_disk ? "" : " is in memory only",
-                document->not_on_disk);
-    }
-    if (!json && is_kept && document->ends_with_cluster) {
-        fprintf(stderr, "%s ends with the cluster; " SL_KEEPING_DOCUMENTS "\n", document->name);
-    }
-    sluice__v1__document__free_unpacked(document, NULL);
-    return SL_OK;
-}
-
 struct transfer {
     struct sl_signals *signals;
     struct sl_progress line;
