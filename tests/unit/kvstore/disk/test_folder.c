@@ -152,13 +152,18 @@ static void test_disk_folder_drops_files_of_other_versions(void **state) {
     struct fixture *fixture = *state;
     struct sl_disk_entry entry;
     struct sl_disk_head head;
+    struct sl_hash128 hashes[3];
     char path[128];
     assert_int_equal(write_capsule(fixture, 1, 3, BODY), SL_OK);
     assert_true(finds(fixture, hash_of(1, WHOLE), 3 * STRIDE + 7, &entry));
     path_of(fixture, entry.id, path);
     FILE *file = fopen(path, "r+b");
     assert_int_equal(fread(&head, sizeof head, 1, file), 1);
+    assert_int_equal(fread(hashes, sizeof hashes, 1, file), 1);
     head.version = SL_DISK_FILE_VERSION - 1;
+    head.digest = sl_hash(&head, offsetof(struct sl_disk_head, digest), 0); // it is whole
+    head.digest = sl_hash(&head.tenant, sizeof head - offsetof(struct sl_disk_head, tenant), head.digest);
+    head.digest = sl_hash(hashes, sizeof hashes, head.digest);
     rewind(file);
     assert_int_equal(fwrite(&head, sizeof head, 1, file), 1);
     fclose(file);
