@@ -23,6 +23,8 @@
 #define MIN_INDEX_BYTES ((int64_t)4 << 20)
 #define MAX_INDEX_BYTES ((int64_t)1 << 30)
 #define MAKE_WAY_MS     60000
+#define MOST_FAILURES                                                                                                  \
+    8 // of a file while no other is read; the folder is opened anew between them, after longer and longer pauses
 
 struct sl_disk_folder {
     struct sl_owned_folder place;
@@ -176,9 +178,25 @@ static enum sl_status restore(struct sl_disk_folder *folder, struct sl_disk_file
     return status == SL_OK ? enter(folder, &entry, folder->hashes, err) : status;
 }
 
+// Returns whether a file that was read can be read again, from the disk and not from the page cache.
+static bool disk_works(struct sl_disk_folder *folder, const struct sl_disk_file *files, size_t n_files) {
+    int fd = -1;
+    for (size_t i = n_files; fd < 0 && i-- > 0;) {
+        fd = files[i].is_unread ? -1 : sl_disk_file_open(folder->place.dir_fd, files[i].id); // or it was removed
+    }
+    if (fd < 0) {
+        return false;
+    }
+    struct sl_disk_head head;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    enum sl_status status = sl_disk_file_read_head(fd, &head, folder->hashes, NULL);
+    close(fd);
+    return status == SL_OK;
+}
+
 /*
- * Removes the files that could not be read, as damaged ones. Fails if they are more than half of all: then the disk
- * fails, not the files, and it may give them later. why: of the last of them.
+ * Removes the files that could not be read, as damaged ones. Fails if they are more than half of all, or if the others
+ * cannot be read any more, either: then the disk fails, not the files, and it may give them later. why: of the last of them.
  */
 static enum sl_status remove_unread(struct sl_disk_folder *folder, const struct sl_disk_file *files, size_t n_files,
                                     int64_t *n_removed, const struct sl_error *why, struct sl_error *err) {
@@ -186,8 +204,8 @@ static enum sl_status remove_unread(struct sl_disk_folder *folder, const struct 
     for (size_t i = 0; i < n_files; i++) {
         n_unread += files[i].is_unread;
     }
-    SL_FAIL_IF(n_unread > n_files / 2, err, SL_ERR_IO, "files=%zu of %zu cannot be read, and stay: %.300s", n_unread,
-               n_files, why->text);
+    SL_FAIL_IF(n_unread > n_files / 2 || (n_unread > 0 && !disk_works(folder, files, n_files)), err, SL_ERR_IO,
+               "files=%zu of %zu cannot be read, and stay: %.300s", n_unread, n_files, why->text);
     enum sl_status status = SL_OK;
     for (size_t i = 0; i < n_files && status == SL_OK; i++) {
         status = files[i].is_unread ? sl_disk_folder_remove(folder, files[i].id, err) : SL_OK;
@@ -415,16 +433,38 @@ static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_d
     return status;
 }
 
-// Notes that a file could not be read. Returns whether it could not be read before, either.
-static bool note_unread(struct sl_disk_unread *unread, uint64_t id) {
-    const uint64_t most = sizeof unread->ids / sizeof *unread->ids;
-    for (uint64_t i = 0; i < unread->n && i < most; i++) {
-        if (unread->ids[i] == id) {
-            return true;
+// Notes that a file was read: it is whole, and the disk works, so another file that fails again is damaged.
+static void note_read(struct sl_disk_unread *unread, uint64_t id) {
+    size_t n = 0;
+    for (size_t i = 0; i < unread->n; i++) {
+        unread->files[i].others_were_read = true;
+        if (unread->files[i].id != id) {
+            unread->files[n++] = unread->files[i];
         }
     }
-    unread->ids[unread->n++ % most] = id;
-    return false;
+    unread->n = n;
+}
+
+// Notes that a file could not be read. Returns whether it is damaged; then the list does not have it any more.
+static bool note_unread(struct sl_disk_unread *unread, uint64_t id) {
+    const size_t most = sizeof unread->files / sizeof unread->files[0];
+    size_t i = 0;
+    while (i < unread->n && unread->files[i].id != id) {
+        i++;
+    }
+    if (i == most) { // another file's place
+        i = 0;
+        unread->files[i] = (struct sl_disk_unread_file){.id = id};
+    } else if (i == unread->n) {
+        unread->files[unread->n++] = (struct sl_disk_unread_file){.id = id};
+    }
+    struct sl_disk_unread_file *file = &unread->files[i];
+    file->n_failures++;
+    bool is_damaged = file->n_failures >= (file->others_were_read ? 2 : MOST_FAILURES);
+    if (is_damaged) {
+        *file = unread->files[--unread->n];
+    }
+    return is_damaged;
 }
 
 enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
@@ -446,7 +486,9 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
     } else {
         status = read_file(folder, entry, keys.hashes, &capsule, &why);
     }
-    if (status == SL_ERR_IO && note_unread(unread, entry->id)) {
+    if (status == SL_OK) {
+        note_read(unread, entry->id);
+    } else if (status == SL_ERR_IO && note_unread(unread, entry->id)) {
         status = SL_ERR_INVALID;
     }
     if (status == SL_ERR_INVALID) { // or it was removed meanwhile; then do not log

@@ -9,8 +9,10 @@
  *         start from the heads of the files. So no other file could be damaged or disagree with them, and a damaged
  *         file costs its own capsule only. The start removes every file that does not hold what its head must say: a
  *         file that a killed process left, one that is truncated or damaged, the older of two for the same capsule. It
- *         does not touch files with other names. A file that the disk does not give may be whole. It is removed if most
- *         other files can be read, or after it could not be read twice; so a disk that fails for a while loses nothing.
+ *         does not touch files with other names. A file that the disk does not give may be whole. At a start it is
+ *         removed if most other files can be read, one of them also at the end. Later it is removed if it fails twice and
+ *         another one was read in between, or if it fails eight times: that the folder was opened anew shows nothing, since
+ *         heads may be in the page cache.
  *         The index may take a 64th of the bytes in memory (4 MiB at least, 1 GiB at most). When it or the folder is
  *         full, capsules are evicted by the policy, at a start the least recently used ones. When other programs have filled the disk, as much is
  *         evicted as the new capsule needs; if they take that too, new capsules are dropped and nothing more is evicted
@@ -50,16 +52,21 @@ enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct 
 // Returns the index, by which any thread finds capsules: sl_disk_index_find(), _get() and _begins_with().
 struct sl_disk_index *sl_disk_folder_index(const struct sl_disk_folder *folder);
 
-// The last files that could not be read. Zeros at first; the caller keeps it when it opens the folder anew.
+// Files that could not be read when they were read last. Zeros at first; the caller keeps it when it opens the folder anew.
 struct sl_disk_unread {
-    uint64_t ids[8], n; // a ring of the last of n
+    struct sl_disk_unread_file {
+        uint64_t id;
+        int n_failures;
+        bool others_were_read; // since the first failure
+    } files[8];                // [n]
+    size_t n;
 };
 
 /*
  * Reads the capsule into body[entry->head.body_bytes], which *capsule_out then refers to; its header and
  * keys_out->hashes are malloc'd, and the caller frees them. SL_ERR_NOT_FOUND: it was removed meanwhile, or it was
- * damaged, or could not be read twice, and is now removed (logged). SL_ERR_EXHAUSTED. SL_ERR_IO: it cannot be read, and
- * stays; or a damaged file cannot be removed.
+ * damaged, or failed again after others were read, and is now removed (logged). SL_ERR_EXHAUSTED. SL_ERR_IO: it cannot be
+ * read, and stays; or a damaged file cannot be removed.
  */
 enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
                                    struct sl_disk_unread *unread, void *body, struct sl_capsule_bytes *capsule_out,
