@@ -88,7 +88,7 @@ static enum sl_status named_begin(const json_t *root, const json_t *config, cons
     int32_t id = -1;
     if (text) {
         id = id_of_text(root, text);
-    } else if (json_is_integer(number) && json_integer_value(number) < n_vocab) {
+    } else if (json_is_integer(number) && json_integer_value(number) >= 0 && json_integer_value(number) < n_vocab) {
         id = (int32_t)json_integer_value(number);
     }
     SL_FAIL_IF(id < 0, err, SL_ERR_INVALID,
