@@ -422,6 +422,8 @@ static void test_attend_fold_equals_attend_and_then_fold(void **state) {
         {SL_KV_F16, SL_KV_F16, 5, 1, 64, 70, 3, 3, false, {14000}, {0}, 0},
         {SL_KV_F16, SL_KV_F16, 7, 1, 64, 70, 3, 3, false, {16000}, {0}, 3000},
         {SL_KV_F16, SL_KV_F16, 97, 1, 64, 70, 3, 3, false, {300}, {0}, 0},
+        // heads so long that a block has fewer vectors than a kernel takes
+        {SL_KV_F16, SL_KV_F16, 4, 1, 512, 100, 3, 3, false, {150}, {0}, 0},
     };
     for (const char *const *name = tested(); *name != NULL; name++) {
         if (tier(*name)->attend_fold == NULL) {
