@@ -21,6 +21,7 @@ struct control {
     atomic_llong clock_s;     // the time of day is so much later
     atomic_llong disk_fails;  // of 1,000 calls
     atomic_llong link_resets; // of 100,000 calls
+    atomic_llong disk_stalls; // not 0: reads of more than 128 KiB, which heads of files are not, wait until it is
 };
 
 static struct control *control;
@@ -106,6 +107,9 @@ PUBLIC ssize_t pwrite(int fd, const void *data, size_t n, off_t at) {
 PUBLIC ssize_t pread(int fd, void *data, size_t n, off_t at) {
     REAL(pread, ssize_t, (int fd, void *data, size_t n, off_t at))
     FAILING_DISK()
+    while (n > (128 << 10) && control && atomic_load(&control->disk_stalls)) {
+        usleep(10000);
+    }
     return real(fd, data, n, at);
 }
 

@@ -8,7 +8,7 @@ import struct
 from harness import BIN
 
 LIBRARY = os.path.join(os.path.dirname(BIN), "tests", "lib", "libbend.so")
-FIELDS = ("clock_s", "disk_fails", "link_resets")
+FIELDS = ("clock_s", "disk_fails", "link_resets", "disk_stalls")
 
 
 class Bend:
