@@ -309,7 +309,8 @@ static bool find_coming(struct sl_document_layers *layers, const struct sl_kv_fa
         const struct sl_capsule_id first = sl_document_segment_id(&pinned.segments, 0);
         if (pinned.is_complete || pinned.is_refused || document->n_offloaded_heads != family->n_offloaded_heads ||
             document->scan != family->scan || document->n_tokens > prompt->n_tokens || is_paused(layers, document) ||
-            !sl_disk_get(layers->config.disk, &first, &entry) || entry.head.n_tokens % SL_PAGE_SLOTS != 0) {
+            !sl_disk_get(layers->config.disk, &first, &entry) || entry.head.n_tokens % SL_PAGE_SLOTS != 0 ||
+            entry.head.n_tokens > document->n_tokens) { // no file is trusted to be a segment of the document
             continue;
         }
         const struct sl_hash128 hash =
