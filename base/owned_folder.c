@@ -11,24 +11,26 @@
 #include "base/close.h"
 
 enum sl_status sl_owned_folder_fail(const struct sl_owned_folder *folder, struct sl_error *err) {
-    return sl_fail(err, SL_ERR_IO, "%s %.300s: %s; give a folder that this user can write to", folder->option,
-                   folder->path, strerror(errno));
+    return sl_fail(err, SL_ERR_IO, "%s %.300s: %s; %s", folder->option, folder->path, strerror(errno),
+                   folder->was_used ? "mount its disk, or restart to begin with an empty folder"
+                                    : "give a folder that this user can write to");
 }
 
-enum sl_status sl_owned_folder_open(const char *option, const char *path, struct sl_owned_folder *folder_out,
-                                    struct sl_error *err) {
+enum sl_status sl_owned_folder_open(const char *option, const char *path, bool was_used,
+                                    struct sl_owned_folder *folder_out, struct sl_error *err) {
     struct sl_owned_folder *folder = folder_out;
-    *folder = (struct sl_owned_folder){.option = option, .dir_fd = -1, .owner_fd = -1};
+    *folder = (struct sl_owned_folder){.option = option, .dir_fd = -1, .owner_fd = -1, .was_used = was_used};
     SL_FAIL_IF((size_t)snprintf(folder->path, sizeof folder->path, "%s", path) >= sizeof folder->path, err,
                SL_ERR_INVALID, "%s: the folder's name is too long", option);
-    if (mkdir(folder->path, 0700) == 0 || errno == EEXIST) {
+    if (was_used || mkdir(folder->path, 0700) == 0 || errno == EEXIST) {
         folder->dir_fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     }
     return folder->dir_fd >= 0 ? SL_OK : sl_owned_folder_fail(folder, err);
 }
 
 enum sl_status sl_owned_folder_lock(struct sl_owned_folder *folder, const char *user, struct sl_error *err) {
-    folder->owner_fd = openat(folder->dir_fd, "owner", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int make = folder->was_used ? 0 : O_CREAT;
+    folder->owner_fd = openat(folder->dir_fd, "owner", O_RDWR | make | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (folder->owner_fd < 0) {
         return sl_owned_folder_fail(folder, err);
     }

@@ -143,7 +143,7 @@ static struct sl_stored *pin_longest(struct sl_kvstore *kvstore, const struct sl
         }
         stored = longer;
         at = disk_at;
-    } else if (stored && !stored->keys.is_checkpoint) {
+    } else if (stored) {
         sl_disk_offer(kvstore->disk, &stored->keys.id);
     }
     if (stored) {

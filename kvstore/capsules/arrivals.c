@@ -94,7 +94,7 @@ static void cache(struct sl_arrivals *arrivals, const struct expected *expected,
     } else if (sl_capsule_cache_put(arrivals->room->capsule_cache, &expected->keys, capsule, &err) != SL_OK) {
         sl_log_warn("kvstore", "lease=%s not cached: %s", sl_lease_name(expected->lease_id).text, err.text);
         sl_capsule_bytes_free(capsule, arrivals->room->arena);
-    } else if (!expected->keys.is_checkpoint) { // the next one replaces it
+    } else {
         sl_disk_offer(arrivals->disk, &expected->keys.id);
     }
 }

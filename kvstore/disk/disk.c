@@ -108,11 +108,13 @@ static bool is_in_memory(struct sl_disk *disk, const struct sl_capsule_id *key) 
     return stored != NULL;
 }
 
-// Copies a capsule from the capsule cache to the disk. SL_ERR_NOT_FOUND: it was evicted before its turn.
+// Copies a capsule from the capsule cache to the disk, but no checkpoint: the next one replaces it, and no file says that
+// it is one. SL_ERR_NOT_FOUND: it was evicted before its turn.
 static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_id *key, struct sl_error *err) {
     struct sl_stored *stored = hold(disk, key);
     SL_FAIL_IF(!stored, err, SL_ERR_NOT_FOUND, "evicted before it was written");
-    enum sl_status status = sl_disk_folder_write(disk->folder, stored, in_time, disk, err);
+    enum sl_status status =
+        stored->keys.is_checkpoint ? SL_OK : sl_disk_folder_write(disk->folder, stored, in_time, disk, err);
     atomic_store(&stored->disk_has_no_room, status == SL_ERR_EXHAUSTED);
     if (status == SL_OK && !is_in_memory(disk, key)) { // it was forgotten meanwhile
         status = sl_disk_folder_forget(disk->folder, key, err);
@@ -170,9 +172,10 @@ static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out
 }
 
 // Opens the folder, which evicts by the policy of the capsule cache.
-static enum sl_status open_folder(const struct sl_disk_config *config, struct sl_disk_folder **folder_out,
+static enum sl_status open_folder(const struct sl_disk_config *config, bool again, struct sl_disk_folder **folder_out,
                                   struct sl_error *err) {
-    SL_TRY(sl_disk_folder_open(config->folder, config->bytes, config->protected, folder_out, err));
+    SL_TRY((again ? sl_disk_folder_reopen : sl_disk_folder_open)(config->folder, config->bytes, config->protected,
+                                                                 folder_out, err));
     sl_disk_folder_evict_by(*folder_out, sl_capsule_cache_eviction(config->capsule_cache));
     return SL_OK;
 }
@@ -184,7 +187,7 @@ static void open_anew(struct sl_disk *disk) {
         return;
     }
     sl_disk_folder_close(&folder);
-    enum sl_status status = open_folder(&disk->config, &folder, &err);
+    enum sl_status status = open_folder(&disk->config, true, &folder, &err);
     pthread_mutex_lock(&disk->mutex);
     if (status == SL_OK) {
         disk->folder = folder;
@@ -484,7 +487,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
     pthread_mutex_init(&disk->mutex, NULL);
     sl_cond_init(&disk->recalled);
     disk->n_openings = 1;
-    enum sl_status status = open_folder(config, &disk->folder, err);
+    enum sl_status status = open_folder(config, false, &disk->folder, err);
     SL_THEN(status, sl_queue_create(config->max_offers, &disk->offers, err));
     if (status == SL_OK) {
         status = sl_thread_start("disk", writer_main, disk, &disk->writer, err);

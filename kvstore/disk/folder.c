@@ -195,21 +195,26 @@ static bool disk_works(struct sl_disk_folder *folder, const struct sl_disk_file 
 }
 
 /*
- * Removes the files that could not be read, as damaged ones. Fails if they are more than half of all, or if the others
- * cannot be read any more, either: then the disk fails, not the files, and it may give them later. why: of the last of them.
+ * Reads the files that could not be read once more, and removes those that cannot be read again, as damaged ones. Fails if
+ * they are more than half of all, or if the others cannot be read any more, either: then the disk fails, not the files, and
+ * it may give them later. why_inout: of the last of them.
  */
-static enum sl_status remove_unread(struct sl_disk_folder *folder, const struct sl_disk_file *files, size_t n_files,
-                                    int64_t *n_removed, const struct sl_error *why, struct sl_error *err) {
+static enum sl_status read_again(struct sl_disk_folder *folder, struct sl_disk_file *files, size_t n_files,
+                                 int64_t *n_removed, struct sl_error *why_inout, struct sl_error *err) {
+    enum sl_status status = SL_OK;
     size_t n_unread = 0;
-    for (size_t i = 0; i < n_files; i++) {
+    for (size_t i = 0; i < n_files && status == SL_OK; i++) {
+        status = files[i].is_unread ? restore(folder, &files[i], n_removed, why_inout) : SL_OK;
         n_unread += files[i].is_unread;
     }
+    SL_FAIL_IF(status != SL_OK, err, status, "%s", why_inout->text);
     SL_FAIL_IF(n_unread > n_files / 2 || (n_unread > 0 && !disk_works(folder, files, n_files)), err, SL_ERR_IO,
-               "files=%zu of %zu cannot be read, and stay: %.300s", n_unread, n_files, why->text);
-    enum sl_status status = SL_OK;
+               "files=%zu of %zu cannot be read, and stay: %.300s", n_unread, n_files, why_inout->text);
+    if (n_unread > 0) {
+        sl_log_warn("disk", "files=%zu of %zu cannot be read and are removed: %s", n_unread, n_files, why_inout->text);
+    }
     for (size_t i = 0; i < n_files && status == SL_OK; i++) {
         status = files[i].is_unread ? sl_disk_folder_remove(folder, files[i].id, err) : SL_OK;
-        *n_removed += files[i].is_unread;
     }
     return status;
 }
@@ -228,7 +233,7 @@ static enum sl_status restore_all(struct sl_disk_folder *folder, struct sl_error
         folder->last_use_ns = files[i].used_ns;
     }
     sl_disk_read_ahead_stop(&ahead);
-    status = status == SL_OK ? remove_unread(folder, files, n_files, &n_removed, &why, err)
+    status = status == SL_OK ? read_again(folder, files, n_files, &n_removed, &why, err)
                              : sl_fail(err, status, "%s", why.text);
     free(files);
     if (n_removed > 0) {
@@ -248,8 +253,9 @@ int64_t sl_disk_folder_index_bytes(int64_t max_bytes) {
     return bytes > MAX_INDEX_BYTES ? MAX_INDEX_BYTES : bytes;
 }
 
-enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_protected *set,
-                                   struct sl_disk_folder **folder_out, struct sl_error *err) {
+// was_used: as for sl_owned_folder_open().
+static enum sl_status open_folder(const char *path, bool was_used, int64_t max_bytes, struct sl_protected *set,
+                                  struct sl_disk_folder **folder_out, struct sl_error *err) {
     SL_FAIL_IF(max_bytes < SL_DISK_MIN_BYTES, err, SL_ERR_INVALID, "--disk %s: give --disk-bytes, at least %lld", path,
                (long long)SL_DISK_MIN_BYTES);
     struct sl_disk_folder *folder = calloc(1, sizeof *folder);
@@ -257,7 +263,7 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
     size_t index_bytes = (size_t)sl_disk_folder_index_bytes(max_bytes);
     folder->max_bytes = max_bytes;
     folder->protected = set;
-    enum sl_status status = sl_owned_folder_open("--disk", path, &folder->place, err);
+    enum sl_status status = sl_owned_folder_open("--disk", path, was_used, &folder->place, err);
     SL_THEN(status, sl_owned_folder_lock(&folder->place, "store", err));
     SL_THEN(status, sl_disk_index_create(index_bytes, &folder->index, err));
     if (status == SL_OK) {
@@ -271,6 +277,16 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
     SL_TRY_OR(status, sl_disk_folder_close(&folder));
     *folder_out = folder;
     return SL_OK;
+}
+
+enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_protected *set,
+                                   struct sl_disk_folder **folder_out, struct sl_error *err) {
+    return open_folder(path, false, max_bytes, set, folder_out, err);
+}
+
+enum sl_status sl_disk_folder_reopen(const char *path, int64_t max_bytes, struct sl_protected *set,
+                                     struct sl_disk_folder **folder_out, struct sl_error *err) {
+    return open_folder(path, true, max_bytes, set, folder_out, err);
 }
 
 void sl_disk_folder_evict_by(struct sl_disk_folder *folder, const struct sl_eviction_config *eviction) {

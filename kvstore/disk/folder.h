@@ -10,9 +10,9 @@
  *         file costs its own capsule only. The start removes every file that does not hold what its head must say: a
  *         file that a killed process left, one that is truncated or damaged, the older of two for the same capsule. It
  *         does not touch files with other names. A file that the disk does not give may be whole. At a start it is
- *         removed if most other files can be read, one of them also at the end. Later it is removed if it fails twice and
- *         another one was read in between, or if it fails eight times: that the folder was opened anew shows nothing, since
- *         heads may be in the page cache.
+ *         read twice, and removed if most other files can be read, one of them also at the end. Later it is removed if it
+ *         fails twice and another one was read in between, or if it fails eight times: that the folder was opened anew
+ *         shows nothing, since heads may be in the page cache.
  *         The index may take a 64th of the bytes in memory (4 MiB at least, 1 GiB at most). When it or the folder is
  *         full, capsules are evicted by the policy, at a start the least recently used ones. When other programs have filled the disk, as much is
  *         evicted as the new capsule needs; if they take that too, new capsules are dropped and nothing more is evicted
@@ -34,6 +34,9 @@ struct sl_disk_folder;
  */
 enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_protected *set,
                                    struct sl_disk_folder **folder_out, struct sl_error *err);
+// Does the same after a failure, but makes no folder: where the one that was used is missing, its disk may not be mounted.
+enum sl_status sl_disk_folder_reopen(const char *path, int64_t max_bytes, struct sl_protected *set,
+                                     struct sl_disk_folder **folder_out, struct sl_error *err);
 // Chooses what is evicted from now on, as sl_disk_index_evict_by().
 void sl_disk_folder_evict_by(struct sl_disk_folder *folder, const struct sl_eviction_config *eviction);
 // Returns the memory that the index of a folder of max_bytes may take.

@@ -9,12 +9,13 @@
 
 void disk_open(struct disk_fixture *fixture) {
     struct sl_error err = {0};
+    int64_t pause_ms = fixture->pause_ms > 0 ? fixture->pause_ms : DISK_WAIT_MS;
     struct sl_disk_config config = {.folder = fixture->folder.path,
                                     .bytes = 16 << 20,
                                     .max_offers = 64,
                                     .silent_ms = DISK_WAIT_MS,
-                                    .pause_ms = DISK_WAIT_MS,
-                                    .max_pause_ms = DISK_WAIT_MS,
+                                    .pause_ms = pause_ms,
+                                    .max_pause_ms = pause_ms,
                                     .progress_counter = &fixture->progress_counter,
                                     .capsule_cache = fixture->parts.capsule_cache,
                                     .room = &fixture->parts.room,
@@ -55,7 +56,7 @@ void disk_put(struct disk_fixture *fixture, int seed) {
     struct sl_capsule_bytes capsule = make_capsule(fixture->parts.arena, &id, DISK_TOKENS, false);
     assert_int_equal(sl_room_take_block(&fixture->parts.room, "test", capsule.body_bytes, &capsule.body, NULL), SL_OK);
     memset(capsule.body, seed, capsule.body_bytes);
-    struct sl_capsule_keys keys = {.id = id};
+    struct sl_capsule_keys keys = {.id = id, .is_checkpoint = fixture->puts_checkpoints};
     assert_int_equal(sl_capsule_cache_put(fixture->parts.capsule_cache, &keys, &capsule, NULL), SL_OK);
     sl_disk_offer(fixture->disk, &id);
 }

@@ -13,6 +13,8 @@
 
 struct disk_fixture {
     struct temp_folder folder;
+    int64_t pause_ms;      // after a failure; 0: DISK_WAIT_MS
+    bool puts_checkpoints; // disk_put() caches checkpoints
     struct parts parts;
     struct sl_disk *disk;
     struct sl_protected *protected;

@@ -43,10 +43,15 @@ int fault_hits(void) {
     return n;
 }
 
+// Lock held.
+static bool is_due(int call) {
+    return current.every > 0 && (call - current.at) % current.every == 0;
+}
+
 static bool is_hit(const char *name, enum fault_scope call, struct fault *fault_out) {
     pthread_mutex_lock(&mutex);
     bool counts = active && call >= current.scope && (!current.only || strcmp(name, current.only) == 0);
-    bool hit = counts && (n_calls == current.at || (current.lasting && n_calls > current.at));
+    bool hit = counts && (n_calls == current.at || (n_calls > current.at && (current.lasting || is_due(n_calls))));
     n_calls += counts;
     n_hits += hit;
     first_hit = hit && !first_hit ? name : first_hit;

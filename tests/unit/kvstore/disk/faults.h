@@ -23,6 +23,7 @@ struct fault {
     int error;              // FAULT_ERROR
     int at;                 // the first call that it hits, from 0 on
     bool lasting;           // all later ones as well
+    int every;              // or each of so many from then on; 0: no
     enum fault_scope scope; // other calls are not counted
     const char *only;       // nor those of other names; NULL: all are
 };

@@ -279,14 +279,33 @@ static void test_folder_keeps_a_file_until_others_are_read(void **state) {
     assert_int_equal(count_readable(fixture), N_FILES - 2);
 }
 
-// A file that cannot be read while others can is damaged: it is removed at a start, and after a second attempt to read it.
+// One call that fails while the folder is opened costs no file, however few there are.
+static void test_folder_reads_a_file_again_before_it_is_removed(void **state) {
+    struct fixture *fixture = *state;
+    for (int n = 1; n <= N_FILES; n++) {
+        for (int seed = 0; seed < n; seed++) {
+            assert_int_equal(write_capsule(fixture, seed, 3, SMALL), SL_OK);
+        }
+        sl_disk_folder_close(&fixture->folder);
+        fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "pread"});
+        assert_int_equal(sl_disk_folder_open(fixture->path, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+        assert_non_null(fault_end());
+        assert_int_equal(count_readable(fixture), n);
+        begin_anew(fixture);
+    }
+}
+
+// A file that cannot be read while others can is damaged: it is removed after a second attempt to read it, at a start too.
 static void test_folder_removes_a_file_that_alone_cannot_be_read(void **state) {
     struct fixture *fixture = *state;
     fill_all(fixture);
     sl_disk_folder_close(&fixture->folder);
-    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "pread"});
+    const int n_reads =
+        1 + 2 * (N_FILES - 1); // the first file once, heads and hashes of the others, and the first again
+    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .every = n_reads, .only = "pread"});
     assert_int_equal(sl_disk_folder_open(fixture->path, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
-    assert_non_null(fault_end());
+    assert_int_equal(fault_hits(), 2);
+    fault_end();
     assert_int_equal(count(fixture, NULL), N_FILES - 1);
     assert_true(bytes_of_files(fixture) < N_FILES * SMALL);
     assert_int_equal(count_readable(fixture), N_FILES - 1);
@@ -309,6 +328,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_folder_makes_way_once_where_others_fill_the_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_keeps_what_a_disk_does_not_give_for_a_while, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_keeps_a_file_until_others_are_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_folder_reads_a_file_again_before_it_is_removed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_removes_a_file_that_alone_cannot_be_read, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

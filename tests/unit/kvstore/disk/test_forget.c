@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forgotten capsules leave the disk: while the store runs, and, if there was no time for it, when it ends.
+// Forgotten capsules leave the disk: while the store runs, and, if there was no time for it, when it ends. Checkpoints never
+// come there.
 #include "tests/unit/kvstore/disk/disk_harness.h"
 
 #include <stdlib.h>
@@ -95,11 +96,28 @@ static void test_disk_keeps_what_has_come_again(void **state) {
     assert_int_equal(n_capsules(fixture), 1);
 }
 
+// A checkpoint is not written, neither when it comes nor when the store ends: its file would be taken for a whole prompt's.
+static void test_disk_has_no_checkpoint(void **state) {
+    struct disk_fixture *fixture = *state;
+    fixture->puts_checkpoints = true;
+    disk_put(fixture, 1);
+    fixture->puts_checkpoints = false;
+    disk_put(fixture, 2);
+    wait_for(fixture, 1);
+    sl_disk_close(&fixture->disk, sl_deadline_in_ms(DISK_WAIT_MS));
+    evict(fixture, 2);
+    disk_open(fixture);
+    assert_int_equal(n_capsules(fixture), 1);
+    assert_false(recalls(fixture, 1));
+    assert_true(recalls(fixture, 2));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_disk_forgets_what_is_there_and_says_so, disk_setup, disk_teardown),
         cmocka_unit_test_setup_teardown(test_disk_forgets_what_it_had_no_time_for, disk_setup, disk_teardown),
         cmocka_unit_test_setup_teardown(test_disk_keeps_what_has_come_again, disk_setup, disk_teardown),
+        cmocka_unit_test_setup_teardown(test_disk_has_no_checkpoint, disk_setup, disk_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

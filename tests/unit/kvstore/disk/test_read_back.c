@@ -4,8 +4,11 @@
 #include "tests/unit/kvstore/disk/disk_harness.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "kvstore/disk/read_back.h"
@@ -137,12 +140,54 @@ static void test_disk_that_fails_keeps_nothing(void **state) {
     assert_non_null(fault_end());
 }
 
+// Returns whether the disk is used; the text says why it is not.
+static bool is_used(struct disk_fixture *fixture, char failure_out[384]) {
+    struct sl_disk_stats stats;
+    sl_disk_get_stats(fixture->disk, &stats);
+    memcpy(failure_out, stats.failure, sizeof stats.failure);
+    return stats.failure[0] == '\0';
+}
+
+// A disk that is not mounted for a moment is not replaced by an empty folder below its mount point.
+static void test_disk_that_is_not_mounted_is_waited_for(void **state) {
+    struct disk_fixture *fixture = *state;
+    char away[sizeof fixture->folder.path + 8], failure[384] = "";
+    struct stat file;
+    snprintf(away, sizeof away, "%s.away", fixture->folder.path);
+    sl_disk_close(&fixture->disk, 0);
+    fixture->pause_ms = 2;
+    disk_open(fixture);
+    put(fixture, 0);
+    for (int is_empty = 0; is_empty < 2; is_empty++) { // a folder of the mount point, and the mount point
+        assert_int_equal(rename(fixture->folder.path, away), 0);
+        assert_true(is_empty == 0 || mkdir(fixture->folder.path, 0700) == 0);
+        fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "pwrite"});
+        disk_put(fixture, 1 + is_empty);
+        int64_t deadline = sl_deadline_in_ms(DISK_WAIT_MS);
+        while ((is_used(fixture, failure) || !strstr(failure, "mount its disk")) && sl_now_ns() < deadline) {
+            sl_sleep_ms(2);
+        }
+        assert_non_null(fault_end());
+        assert_non_null(strstr(failure, "mount its disk"));
+        assert_int_equal(stat(fixture->folder.path, &file) == 0, is_empty);
+        assert_true(is_empty == 0 || rmdir(fixture->folder.path) == 0); // it has no file
+        assert_int_equal(rename(away, fixture->folder.path), 0);
+        while (!is_used(fixture, failure) && sl_now_ns() < deadline) {
+            sl_sleep_ms(2);
+        }
+        assert_string_equal(failure, "");
+        struct sl_capsule_id id = disk_id(0);
+        assert_true(sl_disk_holds(fixture->disk, &id) > 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_read_back_what_does_not_come_is_not_in_the_way, disk_setup, disk_teardown),
         cmocka_unit_test_setup_teardown(test_read_back_tries_again, disk_setup, disk_teardown),
         cmocka_unit_test_setup_teardown(test_disk_keeps_what_it_had_no_room_for_at_first, disk_setup, disk_teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_fails_keeps_nothing, disk_setup, disk_teardown),
+        cmocka_unit_test_setup_teardown(test_disk_that_is_not_mounted_is_waited_for, disk_setup, disk_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
