@@ -136,7 +136,7 @@ static enum sl_status receive_body(struct writing *writing, struct sl_error *err
             memcpy((char *)capsule->body + writing->n_written, piece->body.data, piece->body.len);
             writing->n_written += piece->body.len;
         }
-        if (is_segment) {
+        if (is_segment && piece->body.len > 0) {
             sl_remote_kv_pins_note_arriving(writing->kvstore->remote_kv_pins, &writing->keys.id, writing->n_written,
                                             sl_now_ns());
         }

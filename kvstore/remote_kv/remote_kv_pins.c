@@ -144,8 +144,8 @@ void sl_remote_kv_pins_note_arriving(struct sl_remote_kv_pins *pins, const struc
     const struct sl_capsule_id key = sl_document_segments_of(segment, &index);
     SL_LOCKED(&pins->mutex);
     struct pin *pin = find_key(pins, &key);
-    if (pin && index == pin->n_segments && n_bytes > pin->arriving_bytes) {
-        pin->arriving_bytes = n_bytes;
+    if (pin && index == pin->n_segments) { // bytes that are sent again give no more time on the whole
+        pin->arriving_bytes = n_bytes > pin->arriving_bytes ? n_bytes : pin->arriving_bytes;
         pin->moved_ns = now_ns;
     }
 }

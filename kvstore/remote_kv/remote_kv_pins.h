@@ -61,7 +61,8 @@ void sl_remote_kv_pins_drop(struct sl_remote_kv_pins *pins, const struct sl_docu
  */
 enum sl_status sl_remote_kv_pins_check(struct sl_remote_kv_pins *pins, const struct sl_capsule_id *segments,
                                        const struct sl_kv_segment_head *head, struct sl_error *err);
-// Notes that n_bytes of this segment have arrived: a sender that is slow, and goes on, does not lose those before it.
+// Notes that a piece has arrived, up to n_bytes of this segment: a sender that is slow, and goes on, does not lose those
+// before it.
 void sl_remote_kv_pins_note_arriving(struct sl_remote_kv_pins *pins, const struct sl_capsule_id *segment,
                                      size_t n_bytes, int64_t now_ns);
 // Checks it, and pins it; takes its own reference.
