@@ -53,8 +53,9 @@ static void wake(void *arg) {
     pthread_cond_signal(&decode->loop.changed);
 }
 
-static bool drop(void *arg) {
-    return sl_kept_drop_oldest(&((struct sl_decode *)arg)->kept);
+static bool drop(void *arg, size_t bytes) {
+    struct sl_decode *decode = arg;
+    return sl_kept_make_room(&decode->kept, decode->node.ledger, bytes);
 }
 
 static enum sl_status take(void *arg, const struct sl_capsule_id *id, struct sl_session **session_inout,

@@ -161,6 +161,34 @@ bool sl_kept_drop_oldest(struct sl_kept *kept) {
     return any;
 }
 
+// Returns how many bytes of the arena destroying the session frees, or some more: each page may be rounded up.
+static size_t most_bytes(const struct sl_session *session) {
+    size_t bytes = session->taken_bytes;
+    for (int i = 0; i < session->n_spans; i++) {
+        bytes += sl_arena_rounded(session->spans[i].bytes);
+    }
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+            bytes += (size_t)SL_ARENA_UNIT * session->layers[l].heads[h].n_pages;
+        }
+    }
+    return bytes;
+}
+
+bool sl_kept_make_room(struct sl_kept *kept, struct sl_ledger *ledger, size_t bytes) {
+    size_t idle_bytes = 0;
+    pthread_mutex_lock(&kept->mutex);
+    for (const struct sl_kept_session *one = kept->first; one; one = one->next) {
+        idle_bytes += one->session && !one->ledger ? most_bytes(one->session) : 0;
+    }
+    pthread_mutex_unlock(&kept->mutex);
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(sl_ledger_arena(ledger), &arena);
+    size_t taken = arena.used_bytes + sl_ledger_promised_bytes(ledger);
+    size_t held = taken > idle_bytes ? taken - idle_bytes : 0;
+    return bytes <= arena.capacity_bytes && held <= arena.capacity_bytes - bytes && sl_kept_drop_oldest(kept);
+}
+
 void sl_kept_reap(struct sl_kept *kept) {
     struct sl_kept_session *one;
     while ((one = take_over(kept, sl_now_ns(), false)) != NULL) {

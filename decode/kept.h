@@ -65,8 +65,10 @@ void sl_kept_free(struct sl_kept_session *one); // with what it still has of ses
 
 void sl_kept_release(struct sl_kept *kept, const char *lease_id); // idempotent
 bool sl_kept_drop_oldest(struct sl_kept *kept); // called when memory is needed. False: no session is retained
-void sl_kept_reap(struct sl_kept *kept);        // frees expired sessions
-int64_t sl_kept_count(struct sl_kept *kept);    // sessions of conversations
+// Does so for a request of `bytes` of the ledger's arena. False also: it would not fit if all of them were dropped.
+bool sl_kept_make_room(struct sl_kept *kept, struct sl_ledger *ledger, size_t bytes);
+void sl_kept_reap(struct sl_kept *kept);     // frees expired sessions
+int64_t sl_kept_count(struct sl_kept *kept); // sessions of conversations
 
 // ---- bases ------------------------------------------------------------------------------------------------------
 
@@ -75,7 +77,7 @@ struct sl_kept_prompt {
     struct sl_capsule_id id;       // prefix_hash: the capsule's, of sl_kept_share()
     const struct sl_hash128 *keys; // [n_keys] keys[i]: of the first (i + 1) * SL_PREFIX_BLOCK tokens
     int64_t n_keys;
-    int64_t max_slots; // of the session
+    int64_t max_slots;       // of the session
     sl_session_copy_fn copy; // of memory of the arena
     void *copy_arg;
 };

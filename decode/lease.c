@@ -29,13 +29,13 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
     SL_FAIL_IF(request->capsule_bytes < 1 || request->session_bytes < 0, err, SL_ERR_INVALID,
                "capsule_bytes %lld, session_bytes %lld: not sizes", (long long)request->capsule_bytes,
                (long long)request->session_bytes);
+    const size_t bytes = (size_t)request->capsule_bytes + (size_t)request->session_bytes;
     struct sl_inbound_ticket ticket;
     do { // dropping an idle conversation fails no job
         status = sl_inbound_open(decode->node.inbound, request->job_id, (size_t)request->capsule_bytes,
                                  (size_t)request->session_bytes, &ticket, err);
-    } while (status == SL_ERR_EXHAUSTED &&
-             sl_decode_drop_helps(decode, (size_t)request->capsule_bytes + (size_t)request->session_bytes) &&
-             sl_kept_drop_oldest(&decode->kept));
+    } while (status == SL_ERR_EXHAUSTED && sl_decode_drop_helps(decode, bytes) &&
+             sl_kept_make_room(&decode->kept, decode->node.ledger, bytes));
     SL_TRY(status);
     status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
     free(ticket.ticket);

@@ -131,7 +131,7 @@ static enum sl_status take_memory(struct sl_node *node, struct sl_prefill_job *j
     enum sl_status status;
     do {
         status = sl_ledger_try_promise(node->ledger, job->memory_bytes);
-    } while (status == SL_AGAIN && host->drop_fn && host->drop_fn(host->arg));
+    } while (status == SL_AGAIN && host->drop_fn && host->drop_fn(host->arg, job->memory_bytes));
     if (status == SL_OK) {
         status = take_staging(node, job);
         if (status != SL_OK) {

@@ -54,7 +54,8 @@ enum sl_status sl_prefill_run(const struct sl_node_config *config, struct sl_err
  */
 struct sl_prefill_host {
     void (*wake_fn)(void *arg); // sl_prefill_turn() has something to do. Any thread
-    bool (*drop_fn)(void *arg); // frees memory that no job waits for. False: there is none. Any thread
+    // Frees memory that no job waits for, for a request of `bytes`. False: there is none, or too little. Any thread
+    bool (*drop_fn)(void *arg, size_t bytes);
     // Takes the session of a prompt that has been read, with the promise of promised_bytes beside it. On failure both
     // stay the caller's.
     enum sl_status (*take_fn)(void *arg, const struct sl_capsule_id *id, struct sl_session **session_inout,

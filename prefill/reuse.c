@@ -74,7 +74,7 @@ static enum sl_status resume(struct sl_prefill_job *job, const struct sl_store_j
         if (status != SL_ERR_EXHAUSTED || match->lease_id[0] == '\0') { // it came, and cannot come again
             return status;
         }
-        if (host->drop_fn && host->drop_fn(host->arg)) {
+        if (host->drop_fn && host->drop_fn(host->arg, match->capsule_bytes)) {
             continue;
         }
         if (!sl_archive_press(job->prefill->archive) || sl_now_ns() >= until_ns || !store->alive(store->arg)) {

@@ -63,9 +63,11 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     SL_FAIL_IF(recipe.chunk_tokens > prefill->max_chunk_tokens, err, SL_ERR_INVALID,
                "recipe: chunk=%d is more than this worker's --max-chunk %lld", recipe.chunk_tokens,
                (long long)prefill->max_chunk_tokens);
-    SL_FAIL_IF((int64_t)job->plan.prefill_peak_bytes > prefill->node->config.arena_bytes, err, SL_ERR_EXHAUSTED,
-               "reading this prompt takes up to %zu bytes of KV memory and this worker has --arena %lld",
-               job->plan.prefill_peak_bytes, (long long)prefill->node->config.arena_bytes);
+    size_t here_bytes = job->here ? job->plan.capsule_bytes + job->later_bytes : 0, // at most as in memory_of()
+        most_bytes = here_bytes > job->plan.prefill_peak_bytes ? here_bytes : job->plan.prefill_peak_bytes;
+    SL_FAIL_IF(most_bytes > (size_t)prefill->node->config.arena_bytes, err, SL_ERR_EXHAUSTED,
+               "reading this prompt takes up to %zu bytes of KV memory and this worker has --arena %lld", most_bytes,
+               (long long)prefill->node->config.arena_bytes);
     uint64_t fingerprint = sl_model_set_fingerprint(prefill->node->model_fingerprint, job->plan.rope_set);
     job->capsule = (struct sl_capsule_id){.model_fingerprint = fingerprint,
                                           .recipe_fingerprint = sl_recipe_fingerprint(&recipe),

@@ -152,6 +152,11 @@ def test_what_a_worker_cannot_do_is_refused_with_the_reason():
         # Submitted, as a job with a deadline of its own waits for a store until then
         words = list(cluster.watch(cluster.submit(ask(RECIPES[-1] + ",chunk=256"))))[-1].finished.status_text
         assert "offloads layers" in words and "kvstores are ready" in words, words
+        # An answer that no arena can hold is refused at once, and does not keep others from their turn
+        with connect(cluster.processes["decode-0"].address) as channel:
+            request = worker_pb.PrefillRequest(job_id="job-1", recipe="full", tokens=inference.TokenIds(ids=[1, 2, 3]), session_bytes=1 << 50)
+            words = refused([grpc.StatusCode.RESOURCE_EXHAUSTED], list, stub(channel.unary_stream, "sluice.v1.Prefill.Run")(request, timeout=60))
+            assert "this worker has --arena" in words, words
     with Cluster(kvstore=0) as cluster, connect(cluster.processes["prefill-0"].address) as channel:
         request = worker_pb.PrefillRequest(job_id="job-1", recipe="full", tokens=inference.TokenIds(ids=[1, 2, 3]))
         words = refused([grpc.StatusCode.INVALID_ARGUMENT], list, stub(channel.unary_stream, "sluice.v1.Prefill.Run")(request, timeout=10))

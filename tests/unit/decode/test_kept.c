@@ -134,6 +134,38 @@ static struct sl_session *capsule_session(struct sl_arena *arena) {
     return s;
 }
 
+// Idle sessions go for a request that fits without them, and for no other one.
+static void test_kept_makes_room_only_where_that_helps(void **state) {
+    (void)state;
+    const size_t arena_bytes = (size_t)1 << 20;
+    struct sl_arena *arena;
+    struct sl_ledger *ledger;
+    struct sl_kept kept;
+    struct sl_capsule_id id = {0};
+    char name[SL_LEASE_ID_BYTES];
+    assert_int_equal(sl_arena_create_mapped(arena_bytes, &arena, NULL), SL_OK);
+    assert_int_equal(sl_ledger_create(arena, &ledger, NULL), SL_OK);
+    sl_kept_init(&kept);
+    for (int i = 0; i < 2; i++) {
+        struct sl_session *session = capsule_session(arena);
+        assert_int_equal(sl_kept_put(&kept, &id, &session, 600000, name, NULL), SL_OK);
+    }
+    assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_OK); // of a job
+    assert_false(sl_kept_make_room(&kept, ledger, SIZE_MAX));
+    assert_false(sl_kept_make_room(&kept, ledger, arena_bytes + 1));
+    assert_false(sl_kept_make_room(&kept, ledger, arena_bytes));
+    assert_int_equal(sl_kept_count(&kept), 2);
+    assert_true(sl_kept_make_room(&kept, ledger, arena_bytes / 2));
+    assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_AGAIN);
+    assert_true(sl_kept_make_room(&kept, ledger, arena_bytes / 2));
+    assert_false(sl_kept_make_room(&kept, ledger, arena_bytes / 2)); // there is none
+    assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_OK);
+    sl_ledger_return(ledger, arena_bytes);
+    sl_kept_cleanup(&kept);
+    sl_ledger_destroy(&ledger);
+    sl_arena_destroy(&arena);
+}
+
 static void test_kept_bases_are_shared_and_stay_while_they_are(void **state) {
     (void)state;
     struct sl_arena *arena;
@@ -245,6 +277,7 @@ int main(void) {
         cmocka_unit_test(test_kept_drops_what_has_been_idle_for_longest),
         cmocka_unit_test(test_kept_reaps_whose_time_is_over),
         cmocka_unit_test(test_kept_is_waited_for_while_it_is_lent),
+        cmocka_unit_test(test_kept_makes_room_only_where_that_helps),
         cmocka_unit_test(test_kept_bases_are_shared_and_stay_while_they_are),
         cmocka_unit_test(test_kept_bases_are_fetched_one_at_a_time),
         cmocka_unit_test(test_kept_hands_over_sessions_with_their_promise),
