@@ -9,10 +9,9 @@
 #include "net/node/send.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define MAX_LOOKUP_KEYS   8192
-#define MAX_READ_MS       1e12  // decades
-#define SHIP_MS           30000 // and what the bytes take on a slow network:
-#define SHIP_BYTES_PER_MS 50000
+#define MAX_LOOKUP_KEYS 8192
+#define MAX_READ_MS     1e12  // decades
+#define SHIP_MS         30000 // and what the bytes take on a slow network:
 
 enum sl_status sl_store_read_keys(struct sl_kvstore *kvstore, const Sluice__V1__StoreReserveRequest *request,
                                   struct sl_capsule_keys *keys_out, struct sl_error *err) {
@@ -220,7 +219,7 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
     SL_FAIL_IF(!stored, err, SL_ERR_NOT_FOUND, "lease %s is unknown, has ended or is in use",
                sl_lease_name(request->lease_id).text);
     atomic_fetch_add(&kvstore->n_jobs, 1);
-    int64_t limit = sl_deadline_in_ms(SHIP_MS + (int64_t)(stored->capsule.body_bytes / SHIP_BYTES_PER_MS));
+    int64_t limit = sl_deadline_in_ms(SHIP_MS + (int64_t)(stored->capsule.body_bytes / SL_SEND_BYTES_PER_MS));
     int64_t deadline = sl_rpc_call_deadline_ns(call);
     struct sl_send send = {.destination = request->destination,
                            .body = stored->capsule.body,

@@ -8,11 +8,10 @@
 #include "net/node/send.h"
 #include "proto/methods.h"
 
-#define MAX_PREFIXES     1024
-#define MAX_PIECE_BYTES  ((size_t)4 << 20)
-#define PUT_MS           15000 // plus the time for the bytes on a slow network:
-#define PUT_BYTES_PER_MS 50000
-#define CALL_MS          2000
+#define MAX_PREFIXES    1024
+#define MAX_PIECE_BYTES ((size_t)4 << 20)
+#define PUT_MS          15000 // plus the time for the bytes on a slow network:
+#define CALL_MS         2000
 
 void sl_copy_release_body(struct sl_copy *copy) {
     if (copy->staging) {
@@ -278,7 +277,7 @@ static enum sl_status ship(const struct sl_copy *copy, struct sl_fabric *fabric,
                            struct sl_error *err) {
     struct sl_send send = {
         .header = copy->header, .header_bytes = copy->header_bytes, .go_on = keep_putting, .arg = renewal};
-    int64_t deadline_ns = sl_deadline_in_ms(PUT_MS + (int64_t)(copy->body_bytes / PUT_BYTES_PER_MS));
+    int64_t deadline_ns = sl_deadline_in_ms(PUT_MS + (int64_t)(copy->body_bytes / SL_SEND_BYTES_PER_MS));
     struct sl_ship *ship;
     SL_TRY(sl_ship_open(fabric, renewal->grant->ticket.data, renewal->grant->ticket.len, deadline_ns, &ship, err));
     enum sl_status status = queue_body(copy, ship);

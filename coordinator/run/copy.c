@@ -9,11 +9,12 @@
 #include "coordinator/run/attempt.h"
 #include "proto/methods.h"
 
-#define CALL_MS     2000
-#define FORGET_MS   1000
-#define POLL_MS     40 // between calls of go_on()
-#define ARCHIVE_MS  10000
-#define STORE_QUIET 15000 // a store that ships sends nothing until it is done
+#define CALL_MS              2000
+#define FORGET_MS            1000
+#define POLL_MS              40    // between calls of go_on()
+#define ARCHIVE_MS           10000 // plus the time for the bytes on a slow network:
+#define ARCHIVE_BYTES_PER_MS 50000
+#define STORE_QUIET          15000 // a store that ships sends nothing until it is done
 
 static struct sl_worker *find_store(struct sl_registry *registry, const char *address) {
     return address[0] != '\0' ? sl_registry_find(registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address) : NULL;
@@ -90,7 +91,17 @@ static enum sl_status ship(struct sl_copying *copying, struct sl_error *err) {
     request.destination = copying->grant;
     request.term = copying->term;
     request.hash = key_of(&copying->copy).prefix_hash;
-    return ask(copying, copying->decode, &sl_method_decode_archive, &request.base, ARCHIVE_MS, err);
+    return ask(copying, copying->decode, &sl_method_decode_archive, &request.base,
+               ARCHIVE_MS + copying->copy.bytes / ARCHIVE_BYTES_PER_MS, err);
+}
+
+static void take_grant(struct sl_copying *copying, Sluice__V1__Grant *grant) {
+    copying->grant = grant;
+    if (strlen(grant->lease_id) < sizeof copying->place.id && grant->lease_ms > 0) { // else it is not renewed
+        copying->place = (struct sl_lease){.worker = copying->store, .renew = &sl_method_store_renew};
+        strcpy(copying->place.id, grant->lease_id);
+        sl_lease_granted(&copying->place, grant->lease_ms);
+    }
 }
 
 // Handles the end of a step. SL_AGAIN: the next step has begun.
@@ -103,7 +114,7 @@ static enum sl_status step(struct sl_copying *copying, enum sl_status status, Pr
         return status;
     }
     if (status == SL_OK) {
-        copying->grant = (Sluice__V1__Grant *)reply;
+        take_grant(copying, (Sluice__V1__Grant *)reply);
         SL_TRY(ship(copying, err));
         return SL_AGAIN;
     }
@@ -118,6 +129,8 @@ enum sl_status sl_copying_wait(struct sl_copying *copying, int64_t until_ns, boo
     enum sl_status status = SL_AGAIN;
     while (status == SL_AGAIN && sl_now_ns() < until_ns && go_on(arg)) {
         ProtobufCMessage *reply = NULL;
+        struct sl_error unused;
+        (void)sl_lease_renew_if_due(&copying->place, &unused); // if it is lost, Archive fails
         status = sl_rpc_stream_next(copying->stream, POLL_MS, &reply, err);
         if (status != SL_AGAIN) {
             status = step(copying, status, reply, err);
@@ -141,6 +154,7 @@ void sl_copying_end(struct sl_copying *copying) {
         sluice__v1__grant__free_unpacked(copying->grant, NULL);
         copying->grant = NULL;
     }
+    copying->place.worker = NULL;
     sl_worker_unref(&copying->store);
     sl_worker_unref(&copying->decode);
 }

@@ -24,6 +24,7 @@ struct sl_copying {
     struct sl_worker *store, *decode; // references; NULL: no copy is being made
     struct sl_rpc_stream *stream;     // Reserve, then Archive
     Sluice__V1__Grant *grant;         // the store's, once it has given one
+    struct sl_lease place;            // the grant's lease, which is renewed until the copy is there
     struct sl_session_copy copy;
     char lease_id[SL_LEASE_ID_BYTES]; // of the session
     int64_t term;

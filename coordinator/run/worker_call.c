@@ -27,8 +27,7 @@ void sl_lease_granted(struct sl_lease *lease, int64_t lease_ms) {
     lease->renew_ns = sl_now_ns() + lease->lease_ms * SL_NS_PER_MS / 3;
 }
 
-// SL_ERR_PEER_STALE when the worker no longer knows the lease. The stream notices other failures.
-static enum sl_status renew_if_due(struct sl_lease *lease, struct sl_error *err) {
+enum sl_status sl_lease_renew_if_due(struct sl_lease *lease, struct sl_error *err) {
     int64_t now_ns = sl_now_ns();
     if (lease->worker == NULL || now_ns < lease->renew_ns) {
         return SL_OK;
@@ -105,7 +104,7 @@ static void renew_other(struct sl_worker_call *call) {
         struct sl_lease *lease = &call->others[i];
         if (lease->worker != NULL && sl_now_ns() >= lease->renew_ns) {
             struct sl_error err = {0};
-            if (sl_worker_is_lost(lease->worker) || renew_if_due(lease, &err) != SL_OK) {
+            if (sl_worker_is_lost(lease->worker) || sl_lease_renew_if_due(lease, &err) != SL_OK) {
                 sl_log_warn("job", "job=%s continues without lease=%s at %s: %s", call->job->id,
                             sl_lease_name(lease->id).text, sl_worker_name(lease->worker),
                             err.text[0] ? err.text : "it was lost");
@@ -123,7 +122,7 @@ static enum sl_status check_surroundings(struct sl_worker_call *call, struct sl_
     SL_FAIL_IF(call->peer != NULL && sl_worker_is_lost(call->peer), err, SL_ERR_PEER_LOST,
                "%s was lost, or stands still", sl_worker_name(call->peer));
     renew_other(call);
-    enum sl_status status = call->lease != NULL ? renew_if_due(call->lease, err) : SL_OK;
+    enum sl_status status = call->lease != NULL ? sl_lease_renew_if_due(call->lease, err) : SL_OK;
     return call->lease_is_vital ? status : SL_OK;
 }
 

@@ -53,6 +53,9 @@ enum sl_status sl_worker_call_unary(struct sl_worker_call *call, const struct sl
                                     struct sl_error *err);
 
 void sl_lease_granted(struct sl_lease *lease, int64_t lease_ms); // from now on; at least 1
+// Renews the lease after a third of its time; waits briefly. SL_ERR_PEER_STALE: the worker no longer knows it. The call
+// that the lease is for notices other failures.
+enum sl_status sl_lease_renew_if_due(struct sl_lease *lease, struct sl_error *err);
 /*
  * Releases the memory; waits briefly. False: the worker did not answer. It releases the memory when the lease ends, and is
  * suspected until then.

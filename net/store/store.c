@@ -11,18 +11,18 @@
 #include "engine/job/job_recipe.h"
 #include "engine/runner/reader.h"
 #include "net/node/adopt.h"
+#include "net/node/send.h"
 #include "proto/methods.h"
 
-#define CALL_MS            2000
-#define FETCH_MS           4000 // plus the time for the bytes on a slow network:
-#define FETCH_BYTES_PER_MS 50000
-#define STILL_MS           1000 // a store that has not answered a fetch for so long does not answer
-#define LOOKUP_MS          250  // a job waits for a look-up so long, plus a part of what reading the prompt may take:
-#define TOKENS_PER_MS      8
-#define RELEASE_MS         500
-#define TAKE_MS            500
-#define ALIVE_MS           250
-#define MAX_KEYS           4096
+#define CALL_MS       2000
+#define FETCH_MS      4000 // plus the time for the bytes on a slow network:
+#define STILL_MS      1000 // a store that has not answered a fetch for so long does not answer
+#define LOOKUP_MS     250  // a job waits for a look-up so long, plus a part of what reading the prompt may take:
+#define TOKENS_PER_MS 8
+#define RELEASE_MS    500
+#define TAKE_MS       500
+#define ALIVE_MS      250
+#define MAX_KEYS      4096
 
 struct sl_store_client {
     struct sl_node *node;
@@ -223,7 +223,7 @@ static enum sl_status fetch(const struct sl_store_job *job, struct sl_store_matc
     request.destination = (Sluice__V1__Grant *)destination;
     request.release = true;
     ProtobufCMessage *reply;
-    int64_t limit_ms = FETCH_MS + (int64_t)(match->capsule_bytes / FETCH_BYTES_PER_MS);
+    int64_t limit_ms = FETCH_MS + (int64_t)(match->capsule_bytes / SL_SEND_BYTES_PER_MS);
     const int64_t still_ns = sl_deadline_in_ms(STILL_MS);
     struct sl_rpc_stream *call;
     SL_TRY(open_call(job, &sl_method_store_fetch, &request.base, limit_ms, job->parent, &call, err));

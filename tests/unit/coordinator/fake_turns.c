@@ -6,8 +6,7 @@
 
 #include "base/clock.h"
 
-#define KEPT_BYTES 4096
-#define LEASE_MS   30000
+#define LEASE_MS 30000
 
 // ---- decode ---------------------------------------------------------------------------------------------------------
 
@@ -15,7 +14,7 @@ void fake_keep(struct fake_worker *worker, const Sluice__V1__DecodeRequest *requ
     if (atomic_load(&worker->keeps) && request->keep_ms > 0) {
         done->kept = "kept-session";
         done->kept_tokens = (int64_t)request->prompt->n_ids + request->max_new_tokens - 1;
-        done->kept_bytes = KEPT_BYTES;
+        done->kept_bytes = atomic_load(&worker->kept_bytes);
     }
 }
 
@@ -35,12 +34,13 @@ enum sl_status fake_archive(void *service, struct sl_rpc_call *call, const Proto
         atomic_fetch_sub(&worker->n_lost_archives, 1);
         return sl_fail(err, SL_ERR_PEER_LOST, "out of electricity behind the answer");
     }
+    atomic_store(&worker->archive_ms, (sl_rpc_call_deadline_ns(call) - sl_now_ns()) / SL_NS_PER_MS);
     atomic_fetch_add(&worker->n_archives, 1);
     while (atomic_load(&worker->archive_hangs) && !sl_rpc_call_cancelled(call) && !atomic_load(&worker->stop)) {
         sl_sleep_ms(2);
     }
     Sluice__V1__ArchiveReply reply = SLUICE__V1__ARCHIVE_REPLY__INIT;
-    reply.bytes = KEPT_BYTES;
+    reply.bytes = FAKE_KEPT_BYTES;
     return sl_rpc_call_send(call, &reply.base);
 }
 
@@ -48,10 +48,11 @@ enum sl_status fake_archive(void *service, struct sl_rpc_call *call, const Proto
 
 enum sl_status fake_store_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                   struct sl_error *err) {
-    (void)service, (void)err;
+    const struct fake_worker *worker = service;
+    (void)err;
     Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
     grant.lease_id = "place-for-a-copy";
-    grant.lease_ms = LEASE_MS;
+    grant.lease_ms = worker->lease_ms;
     grant.capacity_bytes = ((const Sluice__V1__StoreReserveRequest *)message)->capsule_bytes;
     return sl_rpc_call_send(call, &grant.base);
 }
@@ -62,7 +63,7 @@ enum sl_status fake_store_lookup(void *service, struct sl_rpc_call *call, const 
     const Sluice__V1__LookupRequest *request = (const Sluice__V1__LookupRequest *)message;
     Sluice__V1__LookupReply reply = SLUICE__V1__LOOKUP_REPLY__INIT;
     reply.n_tokens = reply.capsule_tokens = request->prefixes[0]->n_tokens;
-    reply.capsule_bytes = KEPT_BYTES;
+    reply.capsule_bytes = FAKE_KEPT_BYTES;
     reply.lease_id = "pin";
     reply.lease_ms = LEASE_MS;
     return sl_rpc_call_send(call, &reply.base);
@@ -74,7 +75,7 @@ enum sl_status fake_store_fetch(void *service, struct sl_rpc_call *call, const P
     (void)message, (void)err;
     atomic_fetch_add(&worker->n_fetched, 1);
     Sluice__V1__FetchReply reply = SLUICE__V1__FETCH_REPLY__INIT;
-    reply.bytes = KEPT_BYTES;
+    reply.bytes = FAKE_KEPT_BYTES;
     return sl_rpc_call_send(call, &reply.base);
 }
 

@@ -411,6 +411,7 @@ void fake_worker_init(struct fake_worker *worker, const char *name, Sluice__V1__
     worker->arena_bytes = 64 << 20;
     worker->max_jobs = 8;
     worker->lease_ms = 300;
+    worker->kept_bytes = FAKE_KEPT_BYTES;
     worker->epoch = (uint64_t)sl_now_ns();
     atomic_init(&worker->break_at_token, -1);
     atomic_init(&worker->token_ms, 1);

@@ -58,6 +58,7 @@ struct fake_worker {
     // told; this many copies end as if the worker was lost. And what happened.
     atomic_bool keeps, has_lost_sessions, archive_hangs;
     atomic_int n_lost_archives, n_kept_runs, n_archives, n_fetched, n_forgotten;
+    atomic_llong kept_bytes, archive_ms; // of a session; that the last copy has
 
     atomic_llong guard_term; // Reserve with an older term is refused
 
@@ -88,6 +89,7 @@ struct fake_cluster {
     struct sl_rpc_channel *channel;
     uint64_t model_fingerprint;
 };
+#define FAKE_KEPT_BYTES   4096
 #define FAKE_FIRST_ID     100 // output token i has the id FAKE_FIRST_ID + i
 #define FAKE_HEARTBEAT_MS (100 * SLOWNESS)
 #define FAKE_SILENCE_MS   (400 * SLOWNESS)

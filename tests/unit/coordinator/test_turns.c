@@ -13,9 +13,10 @@
 #include "fake_worker.h"
 #include "proto/methods.h"
 
-#define N_NEW   4
-#define WAIT_MS (10000 * SLOWNESS)
-#define ANSWER  "the whole answer" // of every fake
+#define N_NEW          4
+#define WAIT_MS        (10000 * SLOWNESS)
+#define STORE_LEASE_MS (300 * SLOWNESS)   // of a copy's place, which is renewed
+#define ANSWER         "the whole answer" // of every fake
 
 static struct fake_cluster cluster;
 static struct fake_worker prefill, decode[2], store;
@@ -26,7 +27,7 @@ static void start_worker(struct fake_worker *worker, const char *name, Sluice__V
     struct sl_error err = {0};
     fake_worker_init(worker, name, role);
     atomic_store(&worker->keeps, true);
-    worker->lease_ms = WAIT_MS;
+    worker->lease_ms = role == SLUICE__V1__WORKER_ROLE__KVSTORE ? STORE_LEASE_MS : WAIT_MS;
     assert_int_equal(fake_worker_start(worker, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
 }
 
@@ -119,11 +120,16 @@ static void end_conversation(void) {
                      SL_OK);
 }
 
-static void wait_for(atomic_int *count, int n) {
+static void wait_for_at_least(atomic_int *count, int n) {
     int64_t deadline = sl_deadline_in_ms(WAIT_MS);
     while (atomic_load(count) < n && sl_now_ns() < deadline) {
         sl_sleep_ms(2);
     }
+    assert_true(atomic_load(count) >= n);
+}
+
+static void wait_for(atomic_int *count, int n) {
+    wait_for_at_least(count, n);
     assert_int_equal(atomic_load(count), n);
 }
 
@@ -211,6 +217,26 @@ static void test_turn_ends_before_a_copy_that_takes_long(void **state) {
     wait_for(&store.n_forgotten, 3);
 }
 
+// A copy of a large session gets time for its bytes, and the store holds its place meanwhile.
+static void test_turn_has_time_to_copy_a_large_session(void **state) {
+    (void)state;
+    const int64_t more_ms = 600000;
+    say();
+    for (int i = 0; i < 2; i++) {
+        assert_in_range(atomic_load(&decode[i].archive_ms), 0, more_ms);
+        atomic_store(&decode[i].kept_bytes, more_ms * 50000);
+    }
+    const int n_renewed = atomic_load(&store.n_renewed);
+    ON_BOTH(archive_hangs, true);
+    say();
+    wait_for_at_least(&store.n_renewed, n_renewed + 4); // the place is held for longer than its lease
+    assert_true(atomic_load(&decode[0].archive_ms) > more_ms || atomic_load(&decode[1].archive_ms) > more_ms);
+    ON_BOTH(archive_hangs, false);
+    wait_for_copies();
+    end_conversation();
+    wait_for(&store.n_forgotten, 2); // the second one is there, too
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_turn_goes_on_where_its_session_is, start, stop),
@@ -218,6 +244,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_turn_that_goes_on_elsewhere_counts_as_a_retry, start, stop),
         cmocka_unit_test_setup_teardown(test_turn_is_made_again_behind_a_lost_copy, start, stop),
         cmocka_unit_test_setup_teardown(test_turn_ends_before_a_copy_that_takes_long, start, stop),
+        cmocka_unit_test_setup_teardown(test_turn_has_time_to_copy_a_large_session, start, stop),
     };
     sl_rpc_init();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
