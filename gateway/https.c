@@ -171,7 +171,7 @@ static void look_again(struct sl_https_certificate *certificate) {
     }
     if (load(certificate, &err) == SL_OK) {
         sl_log_info("gateway", "the certificate of HTTPS has been replaced");
-    } else {
+    } else if (sl_changing_file_fail(&certificate->files[CERTIFICATE].file)) {
         sl_log_error("gateway", "%s: the previous certificate stays in use", err.text);
     }
 }

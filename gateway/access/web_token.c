@@ -181,7 +181,7 @@ enum sl_status sl_web_token_keys_check(struct sl_web_token_keys *keys, const cha
                                        char tenant_out[SL_TENANT_NAME_BYTES], struct sl_error *err) {
     struct sl_error why;
     SL_LOCKED(&keys->mutex);
-    if (sl_changing_file_is_due(&keys->file) && load(keys, &why) != SL_OK) {
+    if (sl_changing_file_is_due(&keys->file) && load(keys, &why) != SL_OK && sl_changing_file_fail(&keys->file)) {
         sl_log_error("gateway", "%s: %s: the previous %d keys stay in use", keys->file.path, why.text, keys->keys.n);
     }
     return sl_web_token_check(&keys->keys, &keys->policy, token, sl_wall_ms() / 1000, tenant_out, err);

@@ -181,7 +181,7 @@ static void look_again(struct sl_api_keys *keys) {
     }
     if (load(keys, &err) == SL_OK) {
         sl_log_info("trust", "%s: %zu keys", keys->path, keys->n);
-    } else {
+    } else if (sl_changing_file_fail(&keys->file)) {
         sl_log_error("trust", "%s: %s: the %zu keys of before are kept", keys->path, err.text, keys->n);
     }
 }

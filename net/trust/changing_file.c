@@ -59,6 +59,13 @@ enum sl_status sl_changing_file_read(struct sl_changing_file *file, char **text_
     return status;
 }
 
+bool sl_changing_file_fail(struct sl_changing_file *file) {
+    const bool is_first = !file->has_failed;
+    file->has_failed = true;
+    return is_first;
+}
+
 void sl_changing_file_accept(struct sl_changing_file *file, const struct stat *about) {
     file->seen = *about;
+    file->has_failed = false;
 }

@@ -6,22 +6,24 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/locked.h"
 #include "base/log.h"
 #include "net/trust/changing_file.h"
 
-enum { MAX_FILE_BYTES = 16 << 20 };
+enum { MAX_FILE_BYTES = 16 << 20, LOOK_MS = 50 };
 
 struct sl_revocations {
     char *path, *ca;
-    pthread_mutex_t mutex; // guards the following
+    _Atomic uint64_t n_read;    // times that the lists were read
+    _Atomic int64_t look_at_ns; // until then n_read needs no lock
+    pthread_mutex_t mutex;      // guards the following
     struct sl_changing_file file;
     STACK_OF(X509_CRL) * lists;
-    uint64_t n_read; // times that the lists were read
-    bool is_told;    // the log has said that the file is invalid
 };
 
 // ---- the lists -------------------------------------------------------------------------------------------------------
@@ -116,13 +118,11 @@ static void look_again(struct sl_revocations *revocations) {
     if (!sl_changing_file_is_due(&revocations->file)) {
         return;
     }
-    bool is_read = load(revocations, &err) == SL_OK;
-    if (is_read) {
+    if (load(revocations, &err) == SL_OK) {
         sl_log_info("trust", "revoked=%s was read again", revocations->path);
-    } else if (!revocations->is_told) {
+    } else if (sl_changing_file_fail(&revocations->file)) {
         sl_log_warn("trust", "%s; the certificates that were revoked before stay so, and no others", err.text);
     }
-    revocations->is_told = !is_read;
 }
 
 enum sl_status sl_revocations_open(const struct sl_tls_files *files, struct sl_revocations **revocations_out,
@@ -159,9 +159,12 @@ uint64_t sl_revocations_edition(struct sl_revocations *revocations) {
     if (!revocations) {
         return 0;
     }
-    SL_LOCKED(&revocations->mutex);
-    look_again(revocations);
-    return revocations->n_read;
+    if (sl_now_ns() >= atomic_load(&revocations->look_at_ns)) {
+        SL_LOCKED(&revocations->mutex);
+        look_again(revocations);
+        atomic_store(&revocations->look_at_ns, sl_deadline_in_ms(LOOK_MS));
+    }
+    return atomic_load(&revocations->n_read);
 }
 
 // ---- certificates ----------------------------------------------------------------------------------------------------

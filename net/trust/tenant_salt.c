@@ -2,7 +2,7 @@
 /*
  * Salts of tenants. See tenant_salt.h.
  *
- * Design: a new secret is written to a file without a name, which is linked to its name when it is complete. So when
+ * Design: a new secret is written to a file of a temporary name, which is linked to its name when it is complete. So when
  *         two coordinators start at once, one makes the file and both read the same secret.
  */
 #include "net/trust/tenant_salt.h"

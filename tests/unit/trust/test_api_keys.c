@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "net/trust/api_keys.h"
 #include "tests/replaced_file.h"
 
@@ -74,6 +75,7 @@ static void test_a_file_that_changes(void **state) {
     replace_file(path, TWO " acme\n", 0600);
     assert_int_equal(find_eventually(keys, "one", SL_ERR_DENIED), SL_ERR_DENIED);
     assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
+    const uint64_t n_errors = sl_log_lines(SL_LOG_ERROR);
     replace_file(path, "nonsense\n", 0600); // a mistake in the file locks no user out
     sl_sleep_ms(1200);
     assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
@@ -83,7 +85,8 @@ static void test_a_file_that_changes(void **state) {
         sl_sleep_ms(1200);
         assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
     }
-    replace_file(path, "# none\n", 0600); // but by an order
+    assert_int_equal(sl_log_lines(SL_LOG_ERROR), n_errors + 1); // the log says it once, not at each look
+    replace_file(path, "# none\n", 0600);                       // but by an order
     assert_int_equal(find_eventually(keys, "two", SL_ERR_DENIED), SL_ERR_DENIED);
     sl_api_keys_close(&keys);
 }
