@@ -28,7 +28,8 @@
 enum {
     TIMERS_MS = 200, // time that gRPC has to end a call after its deadline, before we end it
     TRY_AGAIN_MS = 2 * SL_RPC_BACKOFF_MAX_MS,
-    AHEAD = 8, // messages of a stream that wait for its reader, and their bytes, until no more are read
+    REVOKED_MS = 1000, // between looks for a new revocation list, while a stream's reader waits
+    AHEAD = 8,         // messages of a stream that wait for its reader, and their bytes, until no more are read
     AHEAD_BYTES = 64 << 10,
 };
 
@@ -120,12 +121,14 @@ static enum sl_status describe_outcome(const struct outcome *outcome, struct sl_
         atomic_store(&outcome->channel->has_answered, true);
         return SL_OK;
     }
-    static const char closed[] = "Socket closed", reset[] = "Connection reset by peer";
+    static const char closed[] = "Socket closed", reset[] = "Connection reset by peer", late[] = "Deadline Exceeded";
     const bool is_closed = status == SL_ERR_PEER_LOST && outcome_has(outcome, closed, sizeof closed - 1);
     const bool is_reset = status == SL_ERR_PEER_LOST && outcome_has(outcome, reset, sizeof reset - 1);
     const bool has_answered = atomic_load(&outcome->channel->has_answered);
     const size_t length = GRPC_SLICE_LENGTH(outcome->details);
     SL_FAIL_IF(length == 0, err, status, "%s", sl_rpc_code_name((int)outcome->code));
+    SL_FAIL_IF(length == sizeof late - 1 && outcome_begins(outcome, late), err, status,
+               "no answer before the call's deadline");
     // A server that has answered before does not close a connection for want of a certificate.
     const char *hint = has_answered && (is_closed || is_reset) ? ": its process has ended, or was killed"
                        : is_closed && outcome->channel->credentials == NULL
@@ -159,6 +162,20 @@ static void start_ops(grpc_op ops[N_START_OPS], grpc_byte_buffer *request, struc
     ops[2] = (grpc_op){.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
     ops[3] = (grpc_op){.op = GRPC_OP_RECV_INITIAL_METADATA,
                        .data.recv_initial_metadata.recv_initial_metadata = &outcome->initial};
+}
+
+/*
+ * Ends a call whose server was revoked since it was authenticated, as if it was lost. Call it when gRPC has connected the
+ * call: a message has come, or was sent. *edition_inout: of the revocation lists by which the server was checked.
+ */
+static void end_if_revoked(grpc_call *call, const struct outcome *outcome, uint64_t *edition_inout) {
+    const struct sl_rpc_credentials *credentials = outcome->channel->credentials;
+    const uint64_t edition = sl_rpc_credentials_edition(credentials);
+    struct sl_error err;
+    if (edition != *edition_inout && sl_rpc_check_revoked(credentials, call, &err) != SL_OK) {
+        grpc_call_cancel_with_status(call, GRPC_STATUS_UNAVAILABLE, err.text, NULL);
+    }
+    *edition_inout = edition;
 }
 
 // ---- unary calls ---------------------------------------------------------------------------------------------------
@@ -245,8 +262,8 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
 // ---- requests in parts ---------------------------------------------------------------------------------------------
 
 // Sends all messages one after the other. SL_ERR_CANCELLED: the call has ended before the last one.
-static enum sl_status send_all(grpc_call *call, const ProtobufCMessage *(*next_fn)(void *arg), void *arg,
-                               int64_t deadline_ns) {
+static enum sl_status send_all(grpc_call *call, const struct outcome *outcome, uint64_t edition,
+                               const ProtobufCMessage *(*next_fn)(void *arg), void *arg, int64_t deadline_ns) {
     const grpc_op close = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
     grpc_op begin = {.op = GRPC_OP_SEND_INITIAL_METADATA};
     struct sl_rpc_trace_entry trace;
@@ -258,6 +275,9 @@ static enum sl_status send_all(grpc_call *call, const ProtobufCMessage *(*next_f
         const grpc_op send = {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = bytes};
         status = sl_rpc_batch_run(call, &send, 1, deadline_ns);
         grpc_byte_buffer_destroy(bytes);
+        if (status == SL_OK) {
+            end_if_revoked(call, outcome, &edition);
+        }
     }
     return status == SL_OK ? sl_rpc_batch_run(call, &close, 1, deadline_ns) : status;
 }
@@ -268,11 +288,13 @@ enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc
     SL_FAIL_IF(method->kind != SL_RPC_BIDI || deadline_ns == SL_NO_DEADLINE, err, SL_ERR_INTERNAL,
                "%s: is not called in parts, or without a deadline", method->path);
     sl_rpc_live_calls_add(1);
+    const uint64_t edition = sl_rpc_credentials_edition(channel->credentials); // or an older one than the channel's
     grpc_call *call = sl_rpc_channel_call(channel, method->path, deadline_ns, NULL);
     grpc_byte_buffer *reply = NULL;
     struct outcome outcome;
     outcome_init(&outcome, channel, method);
-    (void)send_all(call, next_fn, arg, deadline_ns); // if it fails, the call's outcome has the reason
+    (void)send_all(call, &outcome, edition, next_fn, arg,
+                   deadline_ns); // if it fails, the call's outcome has the reason
     const grpc_op ops[] = {
         {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &outcome.initial},
         {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply},
@@ -291,6 +313,8 @@ struct sl_rpc_stream {
     const struct sl_rpc_method *method;
     struct outcome outcome; // readable by us when status_done
     struct sl_rpc_tag status_tag, read_tag;
+    uint64_t edition;      // of the revocation lists by which the server was checked; the reader's, like the next one
+    bool has_come;         // a message has come
     pthread_mutex_t mutex; // guards the fields below
     struct sl_bell changed;
     grpc_byte_buffer *landing, *messages[AHEAD]; // a ring of those that wait for the reader
@@ -416,6 +440,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     pthread_mutex_init(&stream->mutex, NULL);
     outcome_init(&stream->outcome, channel, method);
     sl_rpc_live_calls_add(1);
+    stream->edition = sl_rpc_credentials_edition(channel->credentials);
     stream->call = sl_rpc_channel_call(channel, method->path, deadline_ns, parent);
 
     grpc_byte_buffer *bytes = sl_rpc_message_pack(request);
@@ -445,15 +470,37 @@ static enum sl_status stream_end(const struct sl_rpc_stream *stream, struct sl_e
     return SL_ERR_NOT_FOUND;
 }
 
+// Ends the stream if its server was revoked. Before a message has come, gRPC may still authenticate it.
+static void check_server(struct sl_rpc_stream *stream) {
+    if (stream->has_come) {
+        end_if_revoked(stream->call, &stream->outcome, &stream->edition);
+    }
+}
+
+// Waits until there is a message, or the end. Looks meanwhile whether the server was revoked. False: there is none until
+// the deadline. Lock held.
+static bool await_next(struct sl_rpc_stream *stream, int64_t deadline_ns) {
+    bool is_over = false;
+    while (!has_next(stream) && !is_over) {
+        const int64_t look_ns = sl_deadline_in_ms(REVOKED_MS), until_ns = deadline_ns < look_ns ? deadline_ns : look_ns;
+        if (sl_bell_wait(&stream->changed, &stream->mutex, until_ns) == SL_ERR_DEADLINE) {
+            is_over = until_ns == deadline_ns;
+            pthread_mutex_unlock(&stream->mutex);
+            check_server(stream);
+            pthread_mutex_lock(&stream->mutex);
+        }
+    }
+    return has_next(stream);
+}
+
 enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms, ProtobufCMessage **message_out,
                                   struct sl_error *err) {
     const int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
+    check_server(stream);
     pthread_mutex_lock(&stream->mutex);
-    while (!has_next(stream)) {
-        if (sl_bell_wait(&stream->changed, &stream->mutex, deadline_ns) == SL_ERR_DEADLINE && !has_next(stream)) {
-            pthread_mutex_unlock(&stream->mutex);
-            return SL_AGAIN;
-        }
+    if (!await_next(stream, deadline_ns)) {
+        pthread_mutex_unlock(&stream->mutex);
+        return SL_AGAIN;
     }
     grpc_byte_buffer *bytes = take_message(stream);
     const bool reads = begin_reading(stream); // if as many waited as may
@@ -470,6 +517,7 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
         status = sl_fail(err, posted, "%s: the stream cannot go on", stream->method->path);
     }
     SL_TRY_OR(status, sl_rpc_stream_cancel(stream));
+    stream->has_come = true;
     atomic_store(&stream->outcome.channel->has_answered, true);
     *message_out = message;
     return SL_OK;

@@ -39,11 +39,39 @@ static enum sl_status say_caller(void *context, struct sl_rpc_call *call, const 
     return sl_rpc_call_send(call, &reply.base);
 }
 
+// Sends an event, and, if that was asked for, more of them until the call ends.
+static enum sl_status send_events(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                  struct sl_error *err) {
+    (void)context, (void)err;
+    const bool many = strcmp(((const Sluice__V1__WatchRequest *)request)->job_id, "many") == 0;
+    const Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    enum sl_status status = sl_rpc_call_send(call, &event.base);
+    while (status == SL_OK && !sl_rpc_call_cancelled(call)) {
+        sl_sleep_ms(10);
+        status = many ? sl_rpc_call_send(call, &event.base) : SL_OK;
+    }
+    return status;
+}
+
+static enum sl_status take_all(void *context, struct sl_rpc_call *call, const ProtobufCMessage *none,
+                               struct sl_error *err) {
+    (void)context, (void)none;
+    ProtobufCMessage *message;
+    enum sl_status status;
+    while ((status = sl_rpc_call_receive(call, echo_chat.request, &message, err)) == SL_OK) {
+        protobuf_c_message_free_unpacked(message, NULL);
+    }
+    const Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    return status == SL_ERR_NOT_FOUND ? sl_rpc_call_send(call, &event.base) : status;
+}
+
 static const struct sl_rpc_handler handlers[] = {{&echo_get, say_caller, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
-                                                 {&echo_relay, say_caller, SL_ROLE_WORKER}};
-static const struct sl_rpc_method *const methods[] = {&echo_get, &echo_relay};
-static const struct sl_rpc_service service = {"test.Echo", methods, 2};
-static const struct sl_rpc_implementation implementation = {.service = &service, .handlers = handlers, .n_handlers = 2};
+                                                 {&echo_relay, say_caller, SL_ROLE_WORKER},
+                                                 {&echo_watch, send_events, SL_ROLE_CLIENT},
+                                                 {&echo_chat, take_all, SL_ROLE_CLIENT}};
+static const struct sl_rpc_method *const methods[] = {&echo_get, &echo_relay, &echo_watch, &echo_chat};
+static const struct sl_rpc_service service = {"test.Echo", methods, 4};
+static const struct sl_rpc_implementation implementation = {.service = &service, .handlers = handlers, .n_handlers = 4};
 
 static struct sl_rpc_credentials *credentials_of(const char *dir, const char *who) {
     struct test_files at;
@@ -218,9 +246,50 @@ static struct sl_rpc_credentials *strict_credentials(const char *who) {
     return credentials;
 }
 
-// A server that is revoked is called no more, also over a connection that is open; others are.
+enum { N_OPEN = 2 }; // streams to a server: one has many events, one a single one
+
+// Opens streams, each of which has had an event.
+static void open_streams(struct sl_rpc_channel *channel, struct sl_rpc_stream *streams_out[N_OPEN]) {
+    for (int i = 0; i < N_OPEN; i++) {
+        ProtobufCMessage *event;
+        assert_int_equal(echo_open(channel, &echo_watch, i == 0 ? "many" : "one", 0, 60000, &streams_out[i], NULL),
+                         SL_OK);
+        assert_int_equal(sl_rpc_stream_next(streams_out[i], 10000, &event, NULL), SL_OK);
+        protobuf_c_message_free_unpacked(event, NULL);
+    }
+}
+
+// Reads the stream to its end, or for wait_ms.
+static enum sl_status read_stream(struct sl_rpc_stream *stream, int64_t wait_ms, struct sl_error *err) {
+    const int64_t end_ns = sl_deadline_in_ms(wait_ms);
+    enum sl_status status = SL_OK;
+    while ((status == SL_OK || status == SL_AGAIN) && sl_now_ns() < end_ns) {
+        ProtobufCMessage *event;
+        status = sl_rpc_stream_next(stream, (end_ns - sl_now_ns()) / SL_NS_PER_MS, &event, err);
+        if (status == SL_OK) {
+            protobuf_c_message_free_unpacked(event, NULL);
+        }
+    }
+    return status;
+}
+
+// Revokes the server after the first message of an upload to it, and goes on for ten seconds.
+static const ProtobufCMessage *next_message(void *arg) {
+    static const Sluice__V1__JobRequest message = SLUICE__V1__JOB_REQUEST__INIT;
+    int *n_sent = arg;
+    if (*n_sent == 1) {
+        char command[300];
+        snprintf(command, sizeof command, "tools/test-ca.sh %s -coordinator/d", folder);
+        assert_int_equal(system(command), 0);
+    }
+    sl_sleep_ms(20);
+    return ++*n_sent < 500 ? &message.base : NULL;
+}
+
+// A server that is revoked is called no more, also over a connection that is open, and its streams end; others are.
 static void test_a_revoked_server_is_not_called_again(void **state) {
     (void)state;
+    struct sl_rpc_stream *streams[2][N_OPEN];
     struct sl_rpc_credentials *client = strict_credentials("client-acme-alice"),
                               *theirs = credentials_of(folder, "coordinator-d");
     const struct sl_rpc_server_config config = {
@@ -228,7 +297,6 @@ static void test_a_revoked_server_is_not_called_again(void **state) {
     struct sl_rpc_server *revoked = NULL;
     struct sl_rpc_channel *channels[2];
     struct sl_error err = {0};
-    char command[300];
     const Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
     assert_int_equal(sl_rpc_server_start(&config, &revoked, &err), SL_OK);
     for (int i = 0; i < 2; i++) {
@@ -236,9 +304,13 @@ static void test_a_revoked_server_is_not_called_again(void **state) {
         assert_int_equal(sl_rpc_channel_create(address, client, SL_ROLE_COORDINATOR, &channels[i], &err), SL_OK);
         assert_int_equal(
             sl_rpc_unary(channels[i], &echo_get, &request.base, sl_deadline_in_ms(10000), NULL, NULL, &err), SL_OK);
+        open_streams(channels[i], streams[i]);
     }
-    snprintf(command, sizeof command, "tools/test-ca.sh %s -coordinator/d", folder);
-    assert_int_equal(system(command), 0);
+    int n_sent = 0;
+    assert_int_equal(
+        sl_rpc_upload(channels[0], &echo_chat, next_message, &n_sent, sl_deadline_in_ms(30000), NULL, &err),
+        SL_ERR_PEER_LOST);
+    assert_non_null(strstr(err.text, "was revoked"));
     const int64_t end_ns = sl_deadline_in_ms(30000);
     while (sl_rpc_unary(channels[0], &echo_get, &request.base, sl_deadline_in_ms(10000), NULL, NULL, &err) == SL_OK &&
            sl_now_ns() < end_ns) {
@@ -248,6 +320,14 @@ static void test_a_revoked_server_is_not_called_again(void **state) {
     assert_non_null(strstr(err.text, "was revoked"));
     assert_int_equal(sl_rpc_unary(channels[1], &echo_get, &request.base, sl_deadline_in_ms(10000), NULL, NULL, &err),
                      SL_OK);
+    for (int i = 0; i < N_OPEN; i++) {
+        assert_int_equal(read_stream(streams[0][i], 10000, &err), SL_ERR_PEER_LOST);
+        assert_non_null(strstr(err.text, "was revoked"));
+        enum sl_status status = read_stream(streams[1][i], 50, &err);
+        assert_true(status == SL_OK || status == SL_AGAIN);
+        sl_rpc_stream_close(&streams[0][i]);
+        sl_rpc_stream_close(&streams[1][i]);
+    }
     for (int i = 0; i < 2; i++) {
         sl_rpc_channel_destroy(&channels[i]);
     }
