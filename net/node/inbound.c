@@ -337,6 +337,13 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
         transfer->next = table->first;
         table->first = transfer;
         table->n_leases++;
+    }
+    if (status == SL_OK && table->loop.stopping) { // sl_inbound_close() was called meanwhile, and has not seen this one
+        reap(table, INT64_MAX);
+        free(ticket.ticket);
+        return sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping");
+    }
+    if (status == SL_OK) {
         *ticket_out = ticket;
     }
     return status;

@@ -294,6 +294,34 @@ static void test_inbound_refused_adoptions_leave_nothing(void **state) {
     }
 }
 
+static struct sl_inbound *closes; // while a grant is opened
+
+enum sl_status __real_sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_plan *plan,
+                                    struct sl_grant **grant_out, uint8_t **ticket_out, size_t *ticket_bytes_out,
+                                    struct sl_error *err);
+enum sl_status __wrap_sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_plan *plan,
+                                    struct sl_grant **grant_out, uint8_t **ticket_out, size_t *ticket_bytes_out,
+                                    struct sl_error *err);
+
+enum sl_status __wrap_sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_plan *plan,
+                                    struct sl_grant **grant_out, uint8_t **ticket_out, size_t *ticket_bytes_out,
+                                    struct sl_error *err) {
+    if (closes) {
+        sl_inbound_close(closes);
+    }
+    return __real_sl_grant_open(fabric, plan, grant_out, ticket_out, ticket_bytes_out, err);
+}
+
+// A lease that is opened while the table is closed ends at once; teardown finds nothing of it.
+static void test_inbound_that_is_closed_meanwhile_leaves_nothing(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_inbound_ticket ticket;
+    closes = fixture->inbound;
+    assert_int_equal(sl_inbound_open(fixture->inbound, "test", 4096, 1000, &ticket, NULL), SL_ERR_PEER_LOST);
+    closes = NULL;
+    assert_int_equal(sl_inbound_open(fixture->inbound, "test", 4096, 1000, &ticket, NULL), SL_ERR_PEER_LOST);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_inbound_what_was_shipped_can_be_taken, setup, teardown),
@@ -302,6 +330,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_inbound_of_an_aborted_ship_fails, setup, teardown),
         cmocka_unit_test_setup_teardown(test_inbound_promises_the_device_what_is_staged, setup, teardown),
         cmocka_unit_test_setup_teardown(test_inbound_refused_adoptions_leave_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_inbound_that_is_closed_meanwhile_leaves_nothing, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
