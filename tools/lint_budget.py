@@ -124,10 +124,12 @@ def self_test():
 
 def main():
     if len(sys.argv) == 4 and sys.argv[2] == "--drive":
+        script.needs_project(sys.argv[1])
         return drive(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[3]))
     script.needs_arguments(1, "ROOT | ROOT --drive BUILD | --self-test")
     if sys.argv[1] == "--self-test":
         return self_test()
+    script.needs_project(sys.argv[1])
     complaints, n = check(sys.argv[1])
     for complaint in complaints:
         print(complaint)

@@ -106,6 +106,7 @@ def main():
     script.needs_arguments(1, "ROOT | --self-test")
     if sys.argv[1] == "--self-test":
         return self_test()
+    script.needs_project(sys.argv[1])
     complaints, n = check(sys.argv[1])
     for complaint in complaints:
         print(complaint)

@@ -546,6 +546,7 @@ def main():
     if len(sys.argv) != 2:
         print(__doc__)
         return 2
+    script.needs_project(sys.argv[1])
     complaints, n_files = lint(sys.argv[1], layers)
     for complaint in complaints:
         print(complaint)

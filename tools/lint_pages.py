@@ -107,6 +107,7 @@ def main():
     script.needs_arguments(1, "ROOT | --self-test")
     if sys.argv[1] == "--self-test":
         return self_test()
+    script.needs_project(sys.argv[1])
     script.needs_tools("git", way="apt-get install git")
     names = subprocess.run(["git", "-C", sys.argv[1], "ls-files"], capture_output=True, text=True, check=True).stdout.split("\n")
     complaints, n_words = check(sys.argv[1], names)

@@ -69,6 +69,7 @@ def main():
     script.needs_arguments(1, "ROOT | --self-test")
     if sys.argv[1] == "--self-test":
         return self_test()
+    script.needs_project(sys.argv[1])
     script.needs_tools("git", way="apt-get install git")
     root = sys.argv[1]
     n_found, unneeded = 0, set(GIVEN)

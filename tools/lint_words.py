@@ -105,6 +105,7 @@ def main():
     if "--self-test" in sys.argv:
         return self_test()
     root = sys.argv[1]
+    script.needs_project(root)
     paths = subprocess.run(["git", "-C", root, "ls-files"], capture_output=True, text=True, check=True).stdout.split("\n")
     counts = collections.Counter()
     for path in filter(None, paths):

@@ -53,6 +53,12 @@ def needs_arguments(n, usage):
         stop(f"usage: {os.path.basename(sys.argv[0])} {usage}; --help says more")
 
 
+def needs_project(folder):
+    """Ends a script unless the folder that it is to check is that of the project."""
+    if not os.path.isfile(os.path.join(folder, "docs", "TOUR.md")):
+        stop(f"{folder} has no docs/TOUR.md: give the folder of the project")
+
+
 def needs_programs(folder, *programs):
     """Ends the script unless `folder` has these programs of ours, or sluice where none is named."""
     for program in programs or ("sluice",):

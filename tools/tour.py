@@ -176,6 +176,7 @@ def main():
     if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--write"]):
         print(__doc__)
         return 2
+    script.needs_project(sys.argv[1])
     complaints, n_stops, n_steps = check(sys.argv[1], sys.argv[2:] == ["--write"])
     for complaint in complaints:
         print(complaint)

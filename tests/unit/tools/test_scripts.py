@@ -8,6 +8,7 @@ what it lacks; no one prints a traceback.
 """
 import concurrent.futures
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,9 @@ def faults(path, folder):
     check([], start(path, [], folder, False), lambda code: (code == 0) == (path in NEEDS_NOTHING), "nothing there")
     with open(os.path.join(ROOT, path), encoding="utf-8") as file:
         text = file.read()
+    # A folder that is not there, instead of the project's
+    if re.search(rf"^ +{re.escape(os.path.basename(path))} ROOT\b", text, re.M):
+        check(["missing"], start(path, ["missing"], folder, True), lambda code: code == 2, "no such folder")
     # With Python's packages, what is missing are the programs. Only scripts that need these are started so: others would begin to work.
     if path.endswith(".py") and ("import harness" in text or "from harness" in text or "needs_programs" in text):
         check([], start(path, [], folder, True), lambda code: code != 0, "packages there, programs missing")
