@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <yaml.h>
 
 #include "base/options/environment.h"
@@ -160,6 +161,9 @@ enum sl_status sl_config_file_read(const char *path, const char *program, struct
                                    struct sl_error *err) {
     FILE *file = fopen(path, "re");
     SL_FAIL_IF(!file, err, SL_ERR_INVALID, "--config %s: %s", path, strerror(errno));
+    struct stat about;
+    SL_FAIL_OR(fstat(fileno(file), &about) != 0 || S_ISDIR(about.st_mode), fclose(file), err, SL_ERR_INVALID,
+               "--config %s: is a folder; name a file", path);
     struct reader r = {.path = path, .program = program, .err = err};
     SL_FAIL_OR(!yaml_parser_initialize(&r.parser), fclose(file), err, SL_ERR_EXHAUSTED, "out of memory");
     yaml_parser_set_input_file(&r.parser, file);

@@ -408,6 +408,9 @@ sluice-decode:
         done = run("recipes", "--config", "/nonexistent")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--config /nonexistent: No such file", done.stderr)
+        done = run("recipes", "--config", "/tmp")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--config /tmp: is a folder; name a file", done.stderr)
         self.assertEqual(run("recipes", "--help", *self.config("nonsense: 1\n")).returncode, 0)
 
 
