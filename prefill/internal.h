@@ -113,7 +113,7 @@ struct sl_prefill_job {
     struct sl_error err;
     struct sl_compress_stats stats;
     struct sl_error_statistics errors;
-    int64_t queued_ns, started_ns, ended_ns; // queued for the engine's thread; first chunk; last chunk
+    int64_t queued_ns, started_ns, ended_ns; // arrived; first chunk; last chunk
 };
 
 // job.c

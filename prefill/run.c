@@ -376,7 +376,6 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     }
     SL_TRY(status);
     atomic_fetch_add(&job->n_refs, 1);
-    job->queued_ns = sl_now_ns();
     sl_prefill_join(job->prefill, job);
     follow(job, call);
     enum sl_status ship_status = SL_OK;
@@ -430,11 +429,12 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     atomic_fetch_add(&prefill->n_jobs, 1);
     sl_rpc_call_on_cancel(call, on_cancel, job);
 
-    int64_t began_ns = sl_now_ns();
+    job->queued_ns = sl_now_ns(); // waiting for stores counts as waiting for the engine
     status = open_offload(job, request, call, err);
+    int64_t opened_ns = sl_now_ns();
     SL_THEN(status, sl_prefill_reuse(job, request, call, err));
     if (status == SL_OK && job->shipped_by_store) {
-        job->queued_ns = job->started_ns = job->ended_ns = began_ns;
+        job->started_ns = job->ended_ns = opened_ns;
         status = finish_offload(job, call, err);
         SL_THEN(status, send_done(call, job, sl_now_ns()));
     } else if (status == SL_OK) {
