@@ -218,8 +218,7 @@ enum sl_status sl_arena_create(void *base, size_t bytes, struct sl_arena **arena
                SL_ARENA_UNIT);
     SL_FAIL_IF(n_units > MAX_UNITS, err, SL_ERR_INVALID, "arena: %zu bytes, at most %zu", bytes,
                MAX_UNITS * SL_ARENA_UNIT);
-    struct sl_arena *arena = calloc(1, sizeof *arena);
-    SL_FAIL_IF(!arena, err, SL_ERR_EXHAUSTED, "arena: out of memory");
+    SL_NEW_OR_FAIL(struct sl_arena, arena, err, "arena: out of memory");
     arena->base = base;
     arena->n_units = (uint32_t)n_units;
     arena->n_blocks_allocated = 256;

@@ -74,8 +74,7 @@ static enum sl_status parse_word(struct filter *filter, const char *word, size_t
 }
 
 enum sl_status sl_log_configure(const char *text, struct sl_error *err) {
-    struct filter *filter = calloc(1, sizeof *filter);
-    SL_FAIL_IF(!filter, err, SL_ERR_EXHAUSTED, "log filter: out of memory");
+    SL_NEW_OR_FAIL(struct filter, filter, err, "log filter: out of memory");
     filter->level = SL_LOG_INFO;
     for (const char *word = text; *word;) {
         size_t n = strcspn(word, ",");

@@ -22,6 +22,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 // To add one: take a free number in the group whose recovery fits, and extend net/rpc/rpc_status.c.
 #define SL_STATUS_MAP(X)                                                                                               \
@@ -152,6 +153,12 @@ bool sl_reason_is_sent(enum sl_reason reason);
             (status) = (__VA_ARGS__);                                                                                  \
         }                                                                                                              \
     } while (0)
+
+// Declares `object`, a struct on the heap with every byte zero; returns SL_ERR_EXHAUSTED with the printf-style text in
+// *err if there is no memory. For a function that creates it and holds nothing yet.
+#define SL_NEW_OR_FAIL(type, object, err, ...)                                                                         \
+    type *object = calloc(1, sizeof *object); /* NOLINT(bugprone-macro-parentheses): names */                          \
+    SL_FAIL_IF(object == NULL, err, SL_ERR_EXHAUSTED, __VA_ARGS__)
 
 // Declares `object` as what *inout refers to, and sets *inout to NULL; returns if it is NULL. For a function that
 // destroys it.

@@ -200,8 +200,7 @@ static enum sl_status start_server(struct sl_coordinator *coordinator, struct sl
 enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
                                      struct sl_coordinator **coordinator_out, struct sl_error *err) {
     SL_TRY(sl_coordinator_config_check(config, err));
-    struct sl_coordinator *coordinator = calloc(1, sizeof(*coordinator));
-    SL_FAIL_IF(coordinator == NULL, err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
+    SL_NEW_OR_FAIL(struct sl_coordinator, coordinator, err, "no memory for a coordinator");
     coordinator->config = *config;
     coordinator->grace_end_ns = SL_NO_DEADLINE;
     atomic_init(&coordinator->n_watchers, 0);

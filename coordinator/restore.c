@@ -68,8 +68,7 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
     SL_FAIL_IF(accepted->request->max_new_tokens < 1 ||
                    accepted->request->max_new_tokens > coordinator->rules.model->max_positions,
                err, SL_ERR_INVALID, "its answer would have %d tokens", accepted->request->max_new_tokens);
-    struct sl_job_spec *spec = calloc(1, sizeof *spec);
-    SL_FAIL_IF(spec == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job");
+    SL_NEW_OR_FAIL(struct sl_job_spec, spec, err, "no memory for a job");
     restored->status = past->end ? SL_OK : check_goes_on(coordinator, accepted, spec, &restored->reason);
     if (past->end || restored->status != SL_OK) {
         describe_ended(accepted, spec);
@@ -101,8 +100,7 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
 static enum sl_status restore(void *arg, const struct sl_past_jobs *past, struct sl_job **job_out,
                               struct sl_error *err) {
     struct sl_coordinator *coordinator = arg;
-    struct sl_restored_job *restored = calloc(1, sizeof *restored);
-    SL_FAIL_IF(restored == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job that was there before");
+    SL_NEW_OR_FAIL(struct sl_restored_job, restored, err, "no memory for a job that was there before");
     SL_TRY_OR(make_job(coordinator, past, restored, err), free(restored));
     enum sl_status status = SL_OK;
     struct sl_job *first = sl_jobs_add(coordinator->jobs, restored->job);

@@ -477,8 +477,7 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     struct sl_decode *decode = service;
     const Sluice__V1__DecodeRequest *request = (const Sluice__V1__DecodeRequest *)message;
     sl_log_set_job(request->job_id);
-    struct sl_answer *answer = calloc(1, sizeof *answer);
-    SL_FAIL_IF(!answer, err, SL_ERR_EXHAUSTED, "decode: out of memory");
+    SL_NEW_OR_FAIL(struct sl_answer, answer, err, "decode: out of memory");
     answer->job_id = request->job_id;
     answer->decode = decode;
     atomic_fetch_add(&decode->n_jobs, 1);

@@ -59,8 +59,7 @@ static void *close_idle(void *arg) {
 
 enum sl_status sl_http_connections_open(const struct sl_http_connections_config *config,
                                         struct sl_http_connections **connections_out, struct sl_error *err) {
-    struct sl_http_connections *all = calloc(1, sizeof *all);
-    SL_FAIL_IF(!all, err, SL_ERR_EXHAUSTED, "no memory for connections");
+    SL_NEW_OR_FAIL(struct sl_http_connections, all, err, "no memory for connections");
     all->config = *config;
     sl_loop_init(&all->loop);
     SL_TRY_OR(sl_loop_start(&all->loop, "connections", close_idle, all, err), sl_http_connections_close(&all));

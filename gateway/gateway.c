@@ -111,8 +111,7 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
 
 enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct sl_gateway **gateway_out,
                                 struct sl_error *err) {
-    struct sl_gateway *gateway = calloc(1, sizeof *gateway);
-    SL_FAIL_IF(!gateway, err, SL_ERR_EXHAUSTED, "no memory for a gateway");
+    SL_NEW_OR_FAIL(struct sl_gateway, gateway, err, "no memory for a gateway");
     gateway->config = *config;
     gateway->config.head.listen = config->listen;
     gateway->config.head.needs_key = config->tenants.keys[0] != '\0' || config->tenants.token_keys[0] != '\0';

@@ -141,8 +141,7 @@ static enum sl_status load(struct sl_https_certificate *certificate, struct sl_e
 
 enum sl_status sl_https_certificate_open(const char *certificate_path, const char *key_path,
                                          struct sl_https_certificate **certificate_out, struct sl_error *err) {
-    struct sl_https_certificate *certificate = calloc(1, sizeof *certificate);
-    SL_FAIL_IF(!certificate, err, SL_ERR_EXHAUSTED, "no memory for a certificate");
+    SL_NEW_OR_FAIL(struct sl_https_certificate, certificate, err, "no memory for a certificate");
     certificate->files[CERTIFICATE] = (struct pem){.option = "--https-cert", .file = {.path = certificate_path}};
     certificate->files[KEY] = (struct pem){.option = "--https-key", .file = {.path = key_path}};
     certificate->files[CERTIFICATE].file.max_bytes = certificate->files[KEY].file.max_bytes = FILE_BYTES;

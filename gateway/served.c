@@ -57,8 +57,7 @@ static void *ask_always(void *arg) {
 }
 
 enum sl_status sl_served_create(struct sl_client *client, struct sl_served **served_out, struct sl_error *err) {
-    struct sl_served *served = calloc(1, sizeof *served);
-    SL_FAIL_IF(!served, err, SL_ERR_EXHAUSTED, "no memory for a gateway");
+    SL_NEW_OR_FAIL(struct sl_served, served, err, "no memory for a gateway");
     served->client = client;
     served->model.asked_ns = sl_now_ns();
     sl_loop_init(&served->loop);

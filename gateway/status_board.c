@@ -207,8 +207,7 @@ void sl_snapshot_end(struct sl_snapshot **snapshot_ptr) {
 // ---- life -----------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_board_create(struct sl_served *served, struct sl_board **board_out, struct sl_error *err) {
-    struct sl_board *board = calloc(1, sizeof *board);
-    SL_FAIL_IF(!board, err, SL_ERR_EXHAUSTED, "no memory for a gateway");
+    SL_NEW_OR_FAIL(struct sl_board, board, err, "no memory for a gateway");
     board->served = served;
     sl_loop_init(&board->loop);
     SL_TRY_OR(sl_loop_start(&board->loop, "status", look_always, board, err), sl_board_destroy(&board));

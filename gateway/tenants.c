@@ -53,8 +53,7 @@ enum sl_status sl_tenants_open(const struct sl_tenants_config *config, const cha
                                const struct sl_tls_files *tls, struct sl_client *own,
                                struct sl_tenant_clients **tenants_out, struct sl_error *err) {
     SL_TRY(check_config(config, tls, err));
-    struct sl_tenant_clients *tenants = calloc(1, sizeof *tenants);
-    SL_FAIL_IF(!tenants, err, SL_ERR_EXHAUSTED, "no memory for tenants");
+    SL_NEW_OR_FAIL(struct sl_tenant_clients, tenants, err, "no memory for tenants");
     pthread_mutex_init(&tenants->mutex, NULL);
     tenants->own = own;
     tenants->folder = config->folder;

@@ -513,8 +513,7 @@ static void *archive_main(void *arg) {
 // ---- life ----------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive **archive_out, struct sl_error *err) {
-    struct sl_archive *archive = calloc(1, sizeof *archive);
-    SL_FAIL_IF(!archive, err, SL_ERR_EXHAUSTED, "archive: out of memory");
+    SL_NEW_OR_FAIL(struct sl_archive, archive, err, "archive: out of memory");
     archive->prefill = prefill;
     archive->end = &archive->first;
     sl_loop_init(&archive->loop);

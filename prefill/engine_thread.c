@@ -500,8 +500,7 @@ static enum sl_prefill_turn take_turn(struct stepper *stepper) {
 
 enum sl_status sl_prefill_stepper_create(struct sl_prefill *prefill, struct stepper **stepper_out,
                                          struct sl_error *err) {
-    struct stepper *stepper = calloc(1, sizeof *stepper);
-    SL_FAIL_IF(!stepper, err, SL_ERR_EXHAUSTED, "prefill: out of memory");
+    SL_NEW_OR_FAIL(struct stepper, stepper, err, "prefill: out of memory");
     *stepper = (struct stepper){.prefill = prefill,
                                 .half = sl_reader_half_position(prefill->node->runtime.config),
                                 .schedule = {.patience = SL_SCHEDULE_PATIENCE},

@@ -61,8 +61,7 @@ void sl_prefill_close(struct sl_prefill **prefill_inout) {
 enum sl_status sl_prefill_open(const struct sl_prefill_limits *limits, struct sl_node *node,
                                const struct sl_prefill_host *host, struct sl_prefill **prefill_out,
                                struct sl_error *err) {
-    struct sl_prefill *prefill = calloc(1, sizeof *prefill);
-    SL_FAIL_IF(!prefill, err, SL_ERR_EXHAUSTED, "prefill: out of memory");
+    SL_NEW_OR_FAIL(struct sl_prefill, prefill, err, "prefill: out of memory");
     prefill->node = node;
     prefill->host = *host;
     prefill->max_chunk_tokens = limits->chunk_tokens;

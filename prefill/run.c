@@ -421,8 +421,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     struct sl_prefill *prefill = service;
     const Sluice__V1__PrefillRequest *request = (const Sluice__V1__PrefillRequest *)message;
     sl_log_set_job(request->job_id);
-    struct sl_prefill_job *job = calloc(1, sizeof *job);
-    SL_FAIL_IF(!job, err, SL_ERR_EXHAUSTED, "prefill: out of memory");
+    SL_NEW_OR_FAIL(struct sl_prefill_job, job, err, "prefill: out of memory");
     enum sl_status status = sl_term_guard_check(&prefill->node->term_guard, request->term, err);
     SL_THEN(status, prepare(prefill, request, job, err));
     SL_TRY_OR(status, free(job));

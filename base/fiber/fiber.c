@@ -479,8 +479,7 @@ static enum sl_status start_threads(struct sl_error *err) {
     static int n_wanted;
     n_wanted = n_wanted > 0 ? n_wanted : sl_processors_count() + SPARE_CARRIERS;
     while (all.n_carriers < n_wanted) {
-        struct sl_carrier *carrier = calloc(1, sizeof *carrier);
-        SL_FAIL_IF(!carrier, err, SL_ERR_EXHAUSTED, "no memory for threads of fibers");
+        SL_NEW_OR_FAIL(struct sl_carrier, carrier, err, "no memory for threads of fibers");
         if (sl_thread_start("fibers", carry, carrier, &thread, err) != SL_OK) {
             free(carrier);
             return all.n_carriers > 0 ? SL_OK : SL_ERR_EXHAUSTED;

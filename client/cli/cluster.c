@@ -234,8 +234,7 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
     struct sl_device_choice device;
     SL_TRY(sl_weight_format_parse(config->weights, &weights, err));
     SL_TRY(sl_device_choice_parse(config->device, &device, err));
-    struct sl_cluster *cluster = calloc(1, sizeof *cluster);
-    SL_FAIL_IF(!cluster, err, SL_ERR_EXHAUSTED, "cluster: out of memory");
+    SL_NEW_OR_FAIL(struct sl_cluster, cluster, err, "cluster: out of memory");
     cluster->config = *config;
     if (config->n_prefill == 0) {
         cluster->config.n_prefill = config->aggregated ? 0 : 1;

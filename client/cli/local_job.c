@@ -308,8 +308,7 @@ struct sl_local_talk {
 
 enum sl_status sl_local_talk_open(const struct sl_local_config *config, struct sl_local_talk **talk_out,
                                   struct sl_error *err) {
-    struct sl_local_talk *talk = calloc(1, sizeof *talk);
-    SL_FAIL_IF(!talk, err, SL_ERR_EXHAUSTED, "local: out of memory");
+    SL_NEW_OR_FAIL(struct sl_local_talk, talk, err, "local: out of memory");
     SL_TRY_OR(open_local(config, &talk->local, err), sl_local_talk_close(&talk));
     talk->chat_template = load_template(config->model_dir);
     *talk_out = talk;

@@ -37,8 +37,7 @@ void sl_client_shutdown(void) {
 
 enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_files *tls,
                                  struct sl_client **client_out, struct sl_error *err) {
-    struct sl_client *client = calloc(1, sizeof *client);
-    SL_FAIL_IF(!client, err, SL_ERR_EXHAUSTED, "client: out of memory");
+    SL_NEW_OR_FAIL(struct sl_client, client, err, "client: out of memory");
     sl_client_init();
     enum sl_status status = tls ? sl_rpc_credentials_create(tls, &client->credentials, err) : SL_OK;
     SL_THEN(status, sl_rpc_addresses_parse(coordinators, &client->coordinators, err));

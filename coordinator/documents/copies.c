@@ -314,8 +314,7 @@ static void *copies_main(void *arg) {
 
 enum sl_status sl_document_copies_start(struct sl_documents *documents, struct sl_registry *registry,
                                         struct sl_document_copies **copies_out, struct sl_error *err) {
-    struct sl_document_copies *copies = calloc(1, sizeof *copies);
-    SL_FAIL_IF(copies == NULL, err, SL_ERR_EXHAUSTED, "no memory to copy documents");
+    SL_NEW_OR_FAIL(struct sl_document_copies, copies, err, "no memory to copy documents");
     copies->documents = documents;
     copies->registry = registry;
     sl_loop_init(&copies->loop);

@@ -95,8 +95,7 @@ static void say_restored(const struct sl_documents *documents) {
 
 enum sl_status sl_documents_create(const struct sl_documents_config *config, struct sl_documents **documents_out,
                                    struct sl_error *err) {
-    struct sl_documents *documents = calloc(1, sizeof *documents);
-    SL_FAIL_IF(documents == NULL, err, SL_ERR_EXHAUSTED, "no memory for documents");
+    SL_NEW_OR_FAIL(struct sl_documents, documents, err, "no memory for documents");
     documents->quota.max_documents = config->max_documents;
     documents->quota.max_bytes = config->max_bytes;
     documents->secret = config->secret;

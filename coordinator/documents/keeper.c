@@ -322,8 +322,7 @@ static void *keeper_main(void *arg) {
 enum sl_status sl_document_keeper_start(struct sl_documents *documents, struct sl_registry *registry,
                                         bool (*lead_fn)(void *arg), void (*round_fn)(void *arg), void *arg,
                                         struct sl_document_keeper **keeper_out, struct sl_error *err) {
-    struct sl_document_keeper *keeper = calloc(1, sizeof *keeper);
-    SL_FAIL_IF(keeper == NULL, err, SL_ERR_EXHAUSTED, "no memory to keep documents");
+    SL_NEW_OR_FAIL(struct sl_document_keeper, keeper, err, "no memory to keep documents");
     keeper->documents = documents;
     keeper->registry = registry;
     keeper->lead_fn = lead_fn;

@@ -54,8 +54,7 @@ static void *stand_always(void *arg) {
 
 enum sl_status sl_election_create(const char *etcd, const char *prefix, const struct sl_tls_files *tls,
                                   struct sl_election **election_out, struct sl_error *err) {
-    struct sl_election *election = calloc(1, sizeof *election);
-    SL_FAIL_IF(!election, err, SL_ERR_EXHAUSTED, "no memory for an election");
+    SL_NEW_OR_FAIL(struct sl_election, election, err, "no memory for an election");
     SL_TRY_OR(sl_etcd_create(etcd, prefix, tls, false, &election->etcd, err), free(election));
     struct sl_candidate_config candidate = {.ops = &sl_etcd_ops,
                                             .arg = election->etcd,

@@ -32,8 +32,7 @@ struct sl_etcd {
 
 enum sl_status sl_etcd_create(const char *servers, const char *prefix, const struct sl_tls_files *tls, bool is_large,
                               struct sl_etcd **etcd_out, struct sl_error *err) {
-    struct sl_etcd *etcd = calloc(1, sizeof *etcd);
-    SL_FAIL_IF(!etcd, err, SL_ERR_EXHAUSTED, "no memory for an election");
+    SL_NEW_OR_FAIL(struct sl_etcd, etcd, err, "no memory for an election");
     etcd->call_ms = is_large ? LARGE_CALL_MS : CALL_MS;
     etcd->n_prefix = strlen(prefix) + 1;
     enum sl_status status = sl_rpc_addresses_parse(servers, &etcd->servers, err);

@@ -21,8 +21,7 @@ struct sl_tokenizing {
 };
 
 enum sl_status sl_tokenizing_create(int n_turns, struct sl_tokenizing **tokenizing_out, struct sl_error *err) {
-    struct sl_tokenizing *tokenizing = calloc(1, sizeof *tokenizing);
-    SL_FAIL_IF(tokenizing == NULL, err, SL_ERR_EXHAUSTED, "no memory for turns of tokenizing");
+    SL_NEW_OR_FAIL(struct sl_tokenizing, tokenizing, err, "no memory for turns of tokenizing");
     pthread_mutex_init(&tokenizing->mutex, NULL);
     tokenizing->n_turns = tokenizing->n_free = n_turns > 0 ? n_turns : sl_processors_count();
     tokenizing->last = &tokenizing->first;

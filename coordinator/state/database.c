@@ -153,8 +153,7 @@ static bool is_damage(const struct sl_database *database, int code) {
 
 enum sl_status sl_database_open(const char *folder, int64_t max_bytes, struct sl_database **database_out,
                                 struct sl_error *err) {
-    struct sl_database *database = calloc(1, sizeof *database);
-    SL_FAIL_IF(database == NULL, err, SL_ERR_EXHAUSTED, "no memory for a database of jobs");
+    SL_NEW_OR_FAIL(struct sl_database, database, err, "no memory for a database of jobs");
     snprintf(database->path, sizeof database->path, "%s/" SL_DATABASE_NAME, folder);
     database->max_bytes = max_bytes;
     int code = connect(database);

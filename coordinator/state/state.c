@@ -91,8 +91,7 @@ static enum sl_status close_to_others(struct sl_owned_folder *folder, struct sl_
 enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_state **state_out, struct sl_error *err) {
     SL_FAIL_IF(config->max_bytes < SL_STATE_MIN_BYTES, err, SL_ERR_INVALID, "--state-bytes: must be at least %" PRId64,
                SL_STATE_MIN_BYTES);
-    struct sl_state *state = calloc(1, sizeof *state);
-    SL_FAIL_IF(state == NULL, err, SL_ERR_EXHAUSTED, "no memory for a folder of jobs");
+    SL_NEW_OR_FAIL(struct sl_state, state, err, "no memory for a folder of jobs");
     SL_TRY_OR(sl_owned_folder_open("--state", config->folder, false, &state->folder, err), free(state));
     enum sl_status status = close_to_others(&state->folder, err);
     SL_THEN(status, sl_owned_folder_lock(&state->folder, "coordinator", err));
@@ -123,8 +122,7 @@ static void push(struct sl_state *state, struct sl_kept_job *kept) {
 // Adds a restored job to the list.
 static enum sl_status enter(struct sl_state *state, const struct sl_database_job *row, const struct sl_past_jobs *past,
                             struct sl_job *job, struct sl_error *err) {
-    struct sl_kept_job *kept = calloc(1, sizeof *kept);
-    SL_FAIL_IF(kept == NULL, err, SL_ERR_EXHAUSTED, "no memory for a job of before");
+    SL_NEW_OR_FAIL(struct sl_kept_job, kept, err, "no memory for a job of before");
     kept->job = sl_job_ref(job);
     kept->number = row->number;
     kept->made = true;

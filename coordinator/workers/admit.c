@@ -88,8 +88,7 @@ enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct 
 
 enum sl_status sl_admission_create(struct sl_registry *registry, struct sl_affinity *affinity, int max_running,
                                    int max_queued, struct sl_admission **admission_out, struct sl_error *err) {
-    struct sl_admission *admission = calloc(1, sizeof(*admission));
-    SL_FAIL_IF(admission == NULL, err, SL_ERR_EXHAUSTED, "admission: no memory");
+    SL_NEW_OR_FAIL(struct sl_admission, admission, err, "admission: no memory");
     admission->registry = registry;
     admission->affinity = affinity;
     admission->policy = &sl_route_policies[0];

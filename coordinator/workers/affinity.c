@@ -28,8 +28,7 @@ struct sl_affinity {
 enum sl_status sl_affinity_create(size_t max_entries, struct sl_affinity **affinity_out, struct sl_error *err) {
     SL_FAIL_IF(max_entries < 1 || max_entries > (1U << 28), err, SL_ERR_INVALID,
                "affinity: %zu entries, must be 1 to 2^28", max_entries);
-    struct sl_affinity *affinity = calloc(1, sizeof(*affinity));
-    SL_FAIL_IF(affinity == NULL, err, SL_ERR_EXHAUSTED, "affinity: no memory for %zu entries", max_entries);
+    SL_NEW_OR_FAIL(struct sl_affinity, affinity, err, "affinity: no memory for %zu entries", max_entries);
     pthread_mutex_init(&affinity->mutex, NULL);
     affinity->max_entries = max_entries;
     affinity->entries = calloc(max_entries + 1, sizeof(*affinity->entries));

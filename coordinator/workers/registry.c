@@ -21,8 +21,7 @@
 
 enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,
                                   struct sl_error *err) {
-    struct sl_registry *registry = calloc(1, sizeof(*registry));
-    SL_FAIL_IF(registry == NULL, err, SL_ERR_EXHAUSTED, "registry: no memory");
+    SL_NEW_OR_FAIL(struct sl_registry, registry, err, "registry: no memory");
     registry->config = *config;
     pthread_mutex_init(&registry->mutex, NULL);
     *registry_out = registry;
@@ -226,8 +225,7 @@ static enum sl_status copy_rpc_address(const struct sl_registry *registry, const
 
 static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1__WorkerInfo *info, int64_t now_ns,
                                   struct sl_worker **worker_out, struct sl_error *err) {
-    struct sl_worker *worker = calloc(1, sizeof(*worker));
-    SL_FAIL_IF(worker == NULL, err, SL_ERR_EXHAUSTED, "registry: no memory for a worker");
+    SL_NEW_OR_FAIL(struct sl_worker, worker, err, "registry: no memory for a worker");
     enum sl_status status = copy_field("name", info->name, true, worker->name, sizeof(worker->name), err);
     SL_THEN(status, copy_rpc_address(registry, info, worker, err));
     SL_THEN(status, copy_field("fabric_address", info->fabric_address, false, worker->fabric_address,

@@ -94,8 +94,7 @@ enum sl_status sl_activations_create(struct sl_engine *engine, int max_rows, str
                                      struct sl_error *err) {
     SL_FAIL_IF(max_rows < 1 || max_rows > engine->max_rows, err, SL_ERR_INVALID,
                "activations of %d rows: the engine has 1 to %d", max_rows, engine->max_rows);
-    struct sl_activations *a = calloc(1, sizeof *a);
-    SL_FAIL_IF(a == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct sl_activations, a, err, "out of memory");
     struct sl_device *device = engine->stream->device;
     a->engine = engine;
     a->max_rows = max_rows;
@@ -141,8 +140,7 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *
                                 struct sl_engine **engine_out, struct sl_error *err) {
     SL_FAIL_IF(max_rows < 1 || max_rows > 1 << 20, err, SL_ERR_INVALID, "an engine of %d rows: expected 1 to %d",
                max_rows, 1 << 20);
-    struct sl_engine *e = calloc(1, sizeof *e);
-    SL_FAIL_IF(e == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct sl_engine, e, err, "out of memory");
     e->model = model;
     e->stream = stream;
     e->max_rows = max_rows;

@@ -498,8 +498,7 @@ struct loading {
 
 static enum sl_status load(const struct loading *l, bool shares, struct sl_model **model_out, struct sl_error *err) {
     int64_t begin_ns = sl_now_ns();
-    struct sl_model *model = calloc(1, sizeof *model);
-    SL_FAIL_IF(model == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct sl_model, model, err, "out of memory");
     model->ops = l->ops;
     model->device = l->stream->device;
     enum sl_status status = sl_model_config_load(l->model_dir, &model->config, err);

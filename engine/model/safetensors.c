@@ -292,8 +292,7 @@ enum sl_status sl_safetensors_open(const char *model_dir, struct sl_safetensors 
 
 enum sl_status sl_safetensors_open_file(const char *model_dir, const char *name, struct sl_safetensors **tensors_out,
                                         struct sl_error *err) {
-    struct sl_safetensors *st = calloc(1, sizeof *st);
-    SL_FAIL_IF(st == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct sl_safetensors, st, err, "out of memory");
     // An empty list has memory, too: it is sorted
     SL_FAIL_OR(!SL_GROW(st->tensors, 0, st->cap_tensors), sl_safetensors_close(&st), err, SL_ERR_EXHAUSTED,
                "out of memory");

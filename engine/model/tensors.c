@@ -83,8 +83,7 @@ static void translate(const char *name, char out[MAX_NAME], bool *rotates_out) {
 
 enum sl_status sl_tensors_open(const char *model, const struct sl_model_config *config, struct sl_tensors **tensors_out,
                                struct sl_error *err) {
-    struct sl_tensors *t = calloc(1, sizeof *t);
-    SL_FAIL_IF(t == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct sl_tensors, t, err, "out of memory");
     enum sl_status status = sl_model_gguf_open(model, &t->gguf, err);
     if (status == SL_OK && t->gguf == NULL) {
         status = sl_safetensors_open(model, &t->safetensors, err);

@@ -39,8 +39,7 @@ struct sl_conversation {
 enum sl_status sl_conversation_open(struct sl_local *local, const char *recipe, int64_t max_tokens,
                                     struct sl_conversation **conversation_out, struct sl_error *err) {
     const struct sl_model_config *model = sl_local_model(local);
-    struct sl_conversation *c = calloc(1, sizeof *c);
-    SL_FAIL_IF(!c, err, SL_ERR_EXHAUSTED, "conversation: out of memory");
+    SL_NEW_OR_FAIL(struct sl_conversation, c, err, "conversation: out of memory");
     c->local = local;
     c->reach = max_tokens;
     c->max_tokens = max_tokens > 0 && max_tokens < model->max_positions ? max_tokens : model->max_positions;

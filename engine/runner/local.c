@@ -4,8 +4,7 @@
 #include "engine/runner/local_internal.h"
 
 enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_local **local_out, struct sl_error *err) {
-    struct sl_local *local = calloc(1, sizeof *local);
-    SL_FAIL_IF(!local, err, SL_ERR_EXHAUSTED, "local: out of memory");
+    SL_NEW_OR_FAIL(struct sl_local, local, err, "local: out of memory");
     local->max_chunk_tokens = config->max_chunk_tokens ? config->max_chunk_tokens : 3072;
     struct sl_runtime_config runtime = {.model_dir = config->model_dir,
                                         .tier = config->tier,

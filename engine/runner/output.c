@@ -123,8 +123,7 @@ static enum sl_status check(const struct sl_output_config *config, struct sl_err
 enum sl_status sl_output_create(const struct sl_output_config *config, struct sl_output **output_out,
                                 struct sl_error *err) {
     SL_TRY(check(config, err));
-    struct sl_output *output = calloc(1, sizeof *output);
-    SL_FAIL_IF(!output, err, SL_ERR_EXHAUSTED, "output: out of memory");
+    SL_NEW_OR_FAIL(struct sl_output, output, err, "output: out of memory");
     output->config = *config;
     sl_detokenizer_init(&output->detokenizer, config->tokenizer);
     // Allocates once, so that no step allocates: every token of the answer may have the longest text.

@@ -45,8 +45,7 @@ static enum sl_status open_reader(struct sl_reader *reader, const struct sl_read
 
 enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
                                 struct sl_error *err) {
-    struct sl_reader *reader = calloc(1, sizeof *reader);
-    SL_FAIL_IF(!reader, err, SL_ERR_EXHAUSTED, "reader: out of memory");
+    SL_NEW_OR_FAIL(struct sl_reader, reader, err, "reader: out of memory");
     reader->runtime = config->runtime;
     reader->tokens = config->tokens;
     reader->attends_elsewhere = config->attends_elsewhere;

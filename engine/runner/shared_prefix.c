@@ -24,8 +24,7 @@ struct sl_shared_prefixes {
 
 enum sl_status sl_shared_prefixes_create(size_t most_bytes, struct sl_shared_prefixes **shared_prefixes_out,
                                          struct sl_error *err) {
-    struct sl_shared_prefixes *shared_prefixes = calloc(1, sizeof *shared_prefixes);
-    SL_FAIL_IF(!shared_prefixes, err, SL_ERR_EXHAUSTED, "no memory for shared prefixes");
+    SL_NEW_OR_FAIL(struct sl_shared_prefixes, shared_prefixes, err, "no memory for shared prefixes");
     shared_prefixes->most_bytes = most_bytes;
     *shared_prefixes_out = shared_prefixes;
     return SL_OK;

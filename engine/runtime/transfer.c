@@ -22,8 +22,7 @@ struct sl_transfer {
 };
 
 enum sl_status sl_transfer_create(struct sl_device *device, struct sl_transfer **transfer_out, struct sl_error *err) {
-    struct sl_transfer *transfer = calloc(1, sizeof *transfer);
-    SL_FAIL_IF(transfer == NULL, err, SL_ERR_EXHAUSTED, "transfer: out of memory");
+    SL_NEW_OR_FAIL(struct sl_transfer, transfer, err, "transfer: out of memory");
     transfer->device = device;
     *transfer_out = transfer;
     return SL_OK;

@@ -68,8 +68,7 @@ enum sl_status sl_sampling_check(const struct sl_sampling *sampling, struct sl_e
 
 enum sl_status sl_sampler_create(int32_t n_vocab, struct sl_sampler **sampler_out, struct sl_error *err) {
     SL_FAIL_IF(n_vocab < 1, err, SL_ERR_INVALID, "a sampler for a vocabulary of %d tokens", n_vocab);
-    struct sl_sampler *sampler = calloc(1, sizeof(*sampler));
-    SL_FAIL_IF(!sampler, err, SL_ERR_EXHAUSTED, "no memory for a sampler");
+    SL_NEW_OR_FAIL(struct sl_sampler, sampler, err, "no memory for a sampler");
     sampler->n_vocab = n_vocab;
     sampler->marks = calloc((size_t)n_vocab, sizeof(*sampler->marks));
     sampler->n_written = malloc((size_t)n_vocab * sizeof(*sampler->n_written));

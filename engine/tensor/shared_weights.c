@@ -317,8 +317,7 @@ static enum sl_status await_lock(struct sl_shared_weights *s, const struct sl_sh
 
 enum sl_status sl_shared_weights_open(const struct sl_shared_weights_config *config,
                                       struct sl_shared_weights **shared_out, struct sl_error *err) {
-    struct sl_shared_weights *s = calloc(1, sizeof *s);
-    SL_FAIL_IF(s == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct sl_shared_weights, s, err, "out of memory");
     s->fd = s->writer = s->list.file = -1;
     enum sl_status status = sl_shared_list_open(&s->list, config->folder, config->key, err);
     SL_THEN(status, await_lock(s, config, err));

@@ -32,8 +32,7 @@ struct sl_limits {
 };
 
 enum sl_status sl_limits_create(struct sl_limits **limits_out, struct sl_error *err) {
-    struct sl_limits *limits = calloc(1, sizeof *limits);
-    SL_FAIL_IF(!limits, err, SL_ERR_EXHAUSTED, "no memory for limits");
+    SL_NEW_OR_FAIL(struct sl_limits, limits, err, "no memory for limits");
     pthread_mutex_init(&limits->mutex, NULL);
     limits->sweep_at = SWEEP_AT_LEAST;
     *limits_out = limits;

@@ -155,8 +155,7 @@ static enum sl_status load(struct sl_web_token_keys *keys, struct sl_error *err)
 
 enum sl_status sl_web_token_keys_open(const char *path, const struct sl_web_token_policy *policy,
                                       struct sl_web_token_keys **keys_out, struct sl_error *err) {
-    struct sl_web_token_keys *keys = calloc(1, sizeof *keys);
-    SL_FAIL_IF(!keys, err, SL_ERR_EXHAUSTED, "no memory for keys");
+    SL_NEW_OR_FAIL(struct sl_web_token_keys, keys, err, "no memory for keys");
     pthread_mutex_init(&keys->mutex, NULL);
     keys->policy = *policy;
     keys->file = (struct sl_changing_file){.path = path, .max_bytes = MAX_FILE_BYTES, .is_ours_alone = true};

@@ -26,8 +26,7 @@ struct sl_arrivals {
 
 enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, struct sl_document_layers *layers,
                                   struct sl_arrivals **arrivals_out, struct sl_error *err) {
-    struct sl_arrivals *arrivals = calloc(1, sizeof *arrivals);
-    SL_FAIL_IF(!arrivals, err, SL_ERR_EXHAUSTED, "arrivals: out of memory");
+    SL_NEW_OR_FAIL(struct sl_arrivals, arrivals, err, "arrivals: out of memory");
     arrivals->room = room;
     arrivals->disk = disk;
     arrivals->layers = layers;

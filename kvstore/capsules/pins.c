@@ -27,8 +27,7 @@ struct sl_pins {
 
 enum sl_status sl_pins_create(struct sl_capsule_cache *capsule_cache, int64_t lease_ms, struct sl_pins **pins_out,
                               struct sl_error *err) {
-    struct sl_pins *pins = calloc(1, sizeof *pins);
-    SL_FAIL_IF(!pins, err, SL_ERR_EXHAUSTED, "pins: out of memory");
+    SL_NEW_OR_FAIL(struct sl_pins, pins, err, "pins: out of memory");
     pins->capsule_cache = capsule_cache;
     pins->lease_ms = lease_ms;
     pthread_mutex_init(&pins->mutex, NULL);
@@ -38,8 +37,7 @@ enum sl_status sl_pins_create(struct sl_capsule_cache *capsule_cache, int64_t le
 
 enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char id_out[SL_LEASE_ID_BYTES],
                            struct sl_error *err) {
-    struct pin *pin = calloc(1, sizeof *pin);
-    SL_FAIL_IF(!pin, err, SL_ERR_EXHAUSTED, "pins: out of memory");
+    SL_NEW_OR_FAIL(struct pin, pin, err, "pins: out of memory");
     SL_TRY_OR(sl_lease_id_draw("pin-", pin->id, err), free(pin));
     pin->stored = stored;
     pin->deadline_ns = sl_deadline_in_ms(pins->lease_ms);

@@ -478,8 +478,7 @@ enum sl_status sl_disk_read(struct sl_disk *disk, const struct sl_capsule_id *ke
 // ---- life -----------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk **disk_out, struct sl_error *err) {
-    struct sl_disk *disk = calloc(1, sizeof *disk);
-    SL_FAIL_IF(!disk, err, SL_ERR_EXHAUSTED, "disk: out of memory");
+    SL_NEW_OR_FAIL(struct sl_disk, disk, err, "disk: out of memory");
     disk->config = *config;
     *config->progress_counter = (struct sl_progress_counter){.name = "disk", .is_spared = true};
     disk->opened_ns = sl_now_ns();

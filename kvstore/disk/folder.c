@@ -258,8 +258,7 @@ static enum sl_status open_folder(const char *path, bool was_used, int64_t max_b
                                   struct sl_disk_folder **folder_out, struct sl_error *err) {
     SL_FAIL_IF(max_bytes < SL_DISK_MIN_BYTES, err, SL_ERR_INVALID, "--disk %s: give --disk-bytes, at least %lld", path,
                (long long)SL_DISK_MIN_BYTES);
-    struct sl_disk_folder *folder = calloc(1, sizeof *folder);
-    SL_FAIL_IF(!folder, err, SL_ERR_EXHAUSTED, "disk: out of memory");
+    SL_NEW_OR_FAIL(struct sl_disk_folder, folder, err, "disk: out of memory");
     size_t index_bytes = (size_t)sl_disk_folder_index_bytes(max_bytes);
     folder->max_bytes = max_bytes;
     folder->protected = set;

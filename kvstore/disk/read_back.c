@@ -107,8 +107,7 @@ static void *reader_main(void *arg) {
 enum sl_status sl_read_back_create(struct sl_disk *disk, struct sl_capsule_cache *capsule_cache,
                                    struct sl_protected *protected, int64_t pause_ms, struct sl_disk_reader **reader_out,
                                    struct sl_error *err) {
-    struct sl_disk_reader *reader = calloc(1, sizeof *reader);
-    SL_FAIL_IF(!reader, err, SL_ERR_EXHAUSTED, "disk: out of memory");
+    SL_NEW_OR_FAIL(struct sl_disk_reader, reader, err, "disk: out of memory");
     reader->disk = disk;
     reader->capsule_cache = capsule_cache;
     reader->protected = protected;

@@ -19,8 +19,7 @@ struct sl_protected {
 };
 
 enum sl_status sl_protected_create(int64_t unknown_ms, struct sl_protected **set_out, struct sl_error *err) {
-    struct sl_protected *set = calloc(1, sizeof *set);
-    SL_FAIL_IF(!set, err, SL_ERR_EXHAUSTED, "protected capsules: out of memory");
+    SL_NEW_OR_FAIL(struct sl_protected, set, err, "protected capsules: out of memory");
     pthread_mutex_init(&set->mutex, NULL);
     set->unknown_until_ns = sl_deadline_in_ms(unknown_ms);
     *set_out = set;

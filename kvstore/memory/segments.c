@@ -138,8 +138,7 @@ enum sl_status sl_kv_segments_put(struct sl_kv_segments *segments, const struct 
                                   struct sl_hash128 prefix_hash, struct sl_kv_segment **segment_inout,
                                   struct sl_error *err) {
     const struct sl_kv_segment_config *config = sl_kv_segment_get_config(*segment_inout);
-    struct entry *entry = calloc(1, sizeof *entry);
-    SL_FAIL_IF(!entry, err, SL_ERR_EXHAUSTED, "segments: out of memory");
+    SL_NEW_OR_FAIL(struct entry, entry, err, "segments: out of memory");
     entry->key = make_key(family, config->begin + config->n_slots, prefix_hash);
     entry->begin = config->begin;
     entry->bytes = sl_kv_segment_bytes(config);

@@ -28,8 +28,7 @@ struct sl_answers {
 
 enum sl_status sl_answers_create(size_t most_bytes, size_t kept_bytes, struct sl_answers **answers_out,
                                  struct sl_error *err) {
-    struct sl_answers *answers = calloc(1, sizeof *answers);
-    SL_FAIL_IF(!answers, err, SL_ERR_EXHAUSTED, "answers: out of memory");
+    SL_NEW_OR_FAIL(struct sl_answers, answers, err, "answers: out of memory");
     answers->most_bytes = most_bytes;
     answers->kept_bytes = kept_bytes;
     pthread_mutex_init(&answers->mutex, NULL);

@@ -382,8 +382,7 @@ bool sl_document_layers_forget(struct sl_document_layers *layers, const struct s
 
 enum sl_status sl_document_layers_create(const struct sl_document_layers_config *config,
                                          struct sl_document_layers **layers_out, struct sl_error *err) {
-    struct sl_document_layers *layers = calloc(1, sizeof *layers);
-    SL_FAIL_IF(!layers, err, SL_ERR_EXHAUSTED, "layers of documents: out of memory");
+    SL_NEW_OR_FAIL(struct sl_document_layers, layers, err, "layers of documents: out of memory");
     layers->config = *config;
     sl_loop_init(&layers->loop);
     SL_TRY_OR(sl_loop_start(&layers->loop, "layers", layers_main, layers, err), sl_document_layers_destroy(&layers));

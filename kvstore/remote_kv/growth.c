@@ -193,8 +193,7 @@ static enum sl_status open_inbound(struct sl_remote_kv_table *remote_kvs, struct
 enum sl_status sl_remote_kv_table_grant(struct sl_remote_kv_table *remote_kvs, const char *lease_id, int64_t begin,
                                         int64_t n_tokens, struct sl_inbound_ticket *ticket_out, size_t *capacity_out,
                                         struct sl_error *err) {
-    struct sl_growth *growth = calloc(1, sizeof *growth);
-    SL_FAIL_IF(!growth, err, SL_ERR_EXHAUSTED, "remote KVs: out of memory");
+    SL_NEW_OR_FAIL(struct sl_growth, growth, err, "remote KVs: out of memory");
     int64_t end; // saturates on overflow; that is out of bounds and refused
     if (__builtin_add_overflow(begin, n_tokens, &end)) {
         end = begin < 0 ? INT64_MIN : INT64_MAX;

@@ -423,8 +423,7 @@ enum sl_status sl_questions_create(const struct sl_questions_config *config, str
                                    struct sl_error *err) {
     int n_threads = config->n_threads > 0 ? config->n_threads : sl_processors_count();
     n_threads = n_threads < MAX_THREADS ? n_threads : MAX_THREADS;
-    struct sl_questions *questions = calloc(1, sizeof *questions);
-    SL_FAIL_IF(!questions, err, SL_ERR_EXHAUSTED, "questions: out of memory");
+    SL_NEW_OR_FAIL(struct sl_questions, questions, err, "questions: out of memory");
     questions->config = *config;
     pthread_mutex_init(&questions->mutex, NULL);
     sl_cond_init(&questions->arrived);

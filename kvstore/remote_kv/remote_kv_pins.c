@@ -39,8 +39,7 @@ struct sl_remote_kv_pins {
 
 enum sl_status sl_remote_kv_pins_create(struct sl_kv_segments *segments, size_t max_bytes, int64_t partial_ms,
                                         struct sl_remote_kv_pins **pins_out, struct sl_error *err) {
-    struct sl_remote_kv_pins *pins = calloc(1, sizeof *pins);
-    SL_FAIL_IF(!pins, err, SL_ERR_EXHAUSTED, "remote KVs of documents: out of memory");
+    SL_NEW_OR_FAIL(struct sl_remote_kv_pins, pins, err, "remote KVs of documents: out of memory");
     pins->segments = segments;
     pins->max_bytes = max_bytes;
     pins->partial_ms = partial_ms;

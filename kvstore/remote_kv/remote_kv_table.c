@@ -13,8 +13,7 @@
 
 enum sl_status sl_remote_kv_table_create(const struct sl_remote_kv_table_config *config,
                                          struct sl_remote_kv_table **remote_kvs_out, struct sl_error *err) {
-    struct sl_remote_kv_table *remote_kvs = calloc(1, sizeof *remote_kvs);
-    SL_FAIL_IF(!remote_kvs, err, SL_ERR_EXHAUSTED, "remote KVs: out of memory");
+    SL_NEW_OR_FAIL(struct sl_remote_kv_table, remote_kvs, err, "remote KVs: out of memory");
     remote_kvs->config = *config;
     sl_loop_init(&remote_kvs->loop);
     SL_TRY_OR(sl_loop_start(&remote_kvs->loop, "builder", sl_remote_kv_table_builder_main, remote_kvs, err),

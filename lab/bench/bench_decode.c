@@ -168,8 +168,7 @@ static void start(struct bench *b, const char *recipe, int64_t n_tokens) {
 }
 
 static enum sl_status measure_remote(struct bench *b, const char *recipe, int64_t n_tokens, struct sl_error *err) {
-    struct remote *r = calloc(1, sizeof *r);
-    SL_FAIL_IF(r == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct remote, r, err, "out of memory");
     start(b, recipe, n_tokens);
     enum sl_status status = sl_recipe_cell_plan(b->rig.runtime.config, recipe, n_tokens, &r->plan, err);
     SL_THEN(status, open_remote(b, r, err));

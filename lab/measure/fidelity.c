@@ -141,8 +141,7 @@ static enum sl_status allocate(struct sl_fidelity *f, struct sl_error *err) {
 
 enum sl_status sl_fidelity_create(const struct sl_fidelity_config *config, struct sl_fidelity **fidelity_out,
                                   struct sl_error *err) {
-    struct sl_fidelity *f = calloc(1, sizeof *f);
-    SL_FAIL_IF(f == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct sl_fidelity, f, err, "out of memory");
     f->config = *config;
     f->total = config->n_read + config->n_new;
     enum sl_status status = allocate(f, err);

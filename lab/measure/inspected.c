@@ -69,8 +69,7 @@ static enum sl_status read_parts(struct reading *reading, FILE *file, struct sl_
 
 static enum sl_status read_document(struct sl_inspected *into, FILE *file, int64_t file_bytes, void **body_out,
                                     struct sl_error *err) {
-    struct reading *reading = calloc(1, sizeof *reading);
-    SL_FAIL_IF(reading == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct reading, reading, err, "out of memory");
     reading->into = into;
     reading->file_bytes = file_bytes;
     enum sl_status status = read_parts(reading, file, err);

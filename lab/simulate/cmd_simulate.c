@@ -111,8 +111,7 @@ static enum sl_status check(const struct config *config, struct sl_error *err) {
 
 static enum sl_status run(void *arg, struct sl_error *err) {
     const struct config *config = arg;
-    struct sl_sim_setting *s = calloc(1, sizeof *s);
-    SL_FAIL_IF(!s, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct sl_sim_setting, s, err, "out of memory");
     enum sl_status status = check(config, err);
     SL_THEN(status, sl_sim_setting_load(&config->shared, s, err));
     SL_THEN(status, simulate(s, config, err));

@@ -24,8 +24,7 @@ enum sl_status sl_sim_store_create(const struct sl_sim_store_config *config, str
                                    struct sl_error *err) {
     SL_FAIL_IF(config->geometry.n_layers > SL_MAX_LAYERS || config->geometry.n_kv_heads > SL_MAX_HEADS, err,
                SL_ERR_INVALID, "more than %d layers or %d heads", SL_MAX_LAYERS, SL_MAX_HEADS);
-    struct sl_sim_store *s = calloc(1, sizeof *s);
-    SL_FAIL_IF(!s, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct sl_sim_store, s, err, "out of memory");
     s->config = *config;
     enum sl_status status = sl_arena_create_mapped((size_t)config->store_bytes, &s->arena, err);
     SL_THEN(status, sl_ledger_create(s->arena, &s->ledger, err));

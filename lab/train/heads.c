@@ -116,8 +116,7 @@ static enum sl_status allocate_state(struct sl_heads_state *s, struct sl_error *
 enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct sl_ops *ops, struct sl_stream *stream,
                                double initializer_range, uint64_t seed, struct sl_heads **heads_out,
                                struct sl_error *err) {
-    struct sl_heads *h = calloc(1, sizeof *h);
-    SL_FAIL_IF(h == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct sl_heads, h, err, "out of memory");
     h->shape = *shape;
     h->ops = ops;
     h->stream = stream;

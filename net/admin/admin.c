@@ -272,8 +272,7 @@ enum sl_status sl_admin_open(const char *listen, const char *version, struct sl_
     if (strcmp(listen, "none") == 0) {
         return SL_OK;
     }
-    struct sl_admin *admin = calloc(1, sizeof *admin);
-    SL_FAIL_IF(!admin, err, SL_ERR_EXHAUSTED, "no memory for the admin port");
+    SL_NEW_OR_FAIL(struct sl_admin, admin, err, "no memory for the admin port");
     admin->version = version;
     pthread_mutex_init(&admin->mutex, NULL);
     int fd = -1;

@@ -114,8 +114,7 @@ struct sl_exported_reader {
 };
 
 enum sl_status sl_exported_reader_create(struct sl_exported_reader **reader_out, struct sl_error *err) {
-    struct sl_exported_reader *reader = calloc(1, sizeof *reader);
-    SL_FAIL_IF(reader == NULL, err, SL_ERR_EXHAUSTED, "no memory to read a document");
+    SL_NEW_OR_FAIL(struct sl_exported_reader, reader, err, "no memory to read a document");
     SL_TRY_OR(sl_sha256_create(&reader->sha, err), free(reader));
     reader->size = FIXED_BYTES;
     *reader_out = reader;

@@ -33,8 +33,7 @@ enum sl_status sl_connection_open(struct sl_fabric *fabric, const char *address,
                                   struct sl_connection **connection_out, struct sl_error *err) {
     SL_FAIL_IF(strlen(address) >= sizeof((struct sl_connection *)NULL)->address || epoch == 0, err, SL_ERR_INVALID,
                "a connection to \"%.64s\", epoch %llu: no such fabric", address, (unsigned long long)epoch);
-    struct sl_connection *connection = calloc(1, sizeof *connection);
-    SL_FAIL_IF(!connection, err, SL_ERR_EXHAUSTED, "no memory for a connection to %s", address);
+    SL_NEW_OR_FAIL(struct sl_connection, connection, err, "no memory for a connection to %s", address);
     SL_TRY_OR(sl_address_resolve(address, &connection->sockaddr, &connection->sockaddr_bytes, err), free(connection));
     snprintf(connection->address, sizeof connection->address, "%s", address);
     connection->epoch = epoch;

@@ -100,8 +100,7 @@ static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_conf
 
 enum sl_status sl_fabric_create(const struct sl_fabric_config *config, struct sl_fabric **fabric_out,
                                 struct sl_error *err) {
-    struct sl_fabric *fabric = calloc(1, sizeof *fabric);
-    SL_FAIL_IF(!fabric, err, SL_ERR_EXHAUSTED, "no memory for a fabric");
+    SL_NEW_OR_FAIL(struct sl_fabric, fabric, err, "no memory for a fabric");
     pthread_mutex_init(&fabric->lock, NULL);
     sl_cond_init(&fabric->changed);
     fabric->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

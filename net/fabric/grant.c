@@ -50,8 +50,7 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_pla
         return sl_fail(err, SL_ERR_INVALID, "a grant of %zu bytes at %p and %p is not inside regions", plan->bytes,
                        plan->block, plan->device_block);
     }
-    struct sl_grant *grant = calloc(1, sizeof *grant);
-    SL_FAIL_IF(!grant, err, SL_ERR_EXHAUSTED, "no memory for a grant");
+    SL_NEW_OR_FAIL(struct sl_grant, grant, err, "no memory for a grant");
     struct sl_grants *grants = sl_verb_of_fabric(fabric, &sl_grant_ops);
     grant->grants = grants;
     grant->fabric = fabric;

@@ -58,8 +58,7 @@ static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
 
 enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, size_t ticket_bytes, int64_t deadline_ns,
                             struct sl_ship **ship_out, struct sl_error *err) {
-    struct sl_ship *ship = calloc(1, sizeof *ship);
-    SL_FAIL_IF(!ship, err, SL_ERR_EXHAUSTED, "no memory for a ship");
+    SL_NEW_OR_FAIL(struct sl_ship, ship, err, "no memory for a ship");
     enum sl_status status = sl_ticket_unpack(&ship->ticket, SL_WIRE_MAGIC, "grant", ticket, ticket_bytes, err);
     SL_THEN(status, sl_address_resolve(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err));
     SL_TRY_OR(status, free(ship));

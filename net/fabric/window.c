@@ -55,8 +55,7 @@ enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes
     const struct sl_region *region = sl_fabric_region(fabric, base, bytes);
     SL_FAIL_IF(!region || region->seen || bytes == 0, err, SL_ERR_INVALID,
                "a window of %zu bytes at %p is not inside a region", bytes, base);
-    struct sl_window *window = calloc(1, sizeof *window);
-    SL_FAIL_IF(!window, err, SL_ERR_EXHAUSTED, "no memory for a window");
+    SL_NEW_OR_FAIL(struct sl_window, window, err, "no memory for a window");
     window->gate = sl_gate_ref(fabric->gate);
     window->windows = sl_verb_of_fabric(fabric, &sl_window_ops);
     window->generation = atomic_fetch_add(&fabric->generation, 1) + 1;

@@ -223,8 +223,7 @@ static enum sl_status start_tie(struct sl_agent *agent, struct tie *tie, struct 
 
 enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out,
                                struct sl_error *err) {
-    struct sl_agent *agent = calloc(1, sizeof *agent);
-    SL_FAIL_IF(!agent, err, SL_ERR_EXHAUSTED, "agent: out of memory");
+    SL_NEW_OR_FAIL(struct sl_agent, agent, err, "agent: out of memory");
     agent->config = *config;
     pthread_mutex_init(&agent->mutex, NULL);
     sl_cond_init(&agent->wake);

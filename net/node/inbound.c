@@ -219,8 +219,7 @@ static void *reaper_main(void *arg) {
 
 enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *staging, struct sl_ledger *sessions,
                                  int64_t lease_ms, struct sl_inbound **inbound_out, struct sl_error *err) {
-    struct sl_inbound *table = calloc(1, sizeof *table);
-    SL_FAIL_IF(!table, err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
+    SL_NEW_OR_FAIL(struct sl_inbound, table, err, "inbound transfers: out of memory");
     table->fabric = fabric;
     table->staging = staging;
     table->sessions = sessions;
@@ -300,8 +299,7 @@ static enum sl_status take_memory(struct sl_inbound *table, struct transfer *tra
 
 enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size_t body_bytes, size_t promised_bytes,
                                struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
-    struct transfer *transfer = calloc(1, sizeof *transfer);
-    SL_FAIL_IF(!transfer, err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
+    SL_NEW_OR_FAIL(struct transfer, transfer, err, "inbound transfers: out of memory");
     transfer->table = table;
     transfer->deadline_ns = sl_deadline_in_ms(table->lease_ms);
     enum sl_status status = sl_lease_id_draw("", transfer->id, err);

@@ -15,8 +15,7 @@ struct sl_ledger {
 };
 
 enum sl_status sl_ledger_create(struct sl_arena *arena, struct sl_ledger **ledger_out, struct sl_error *err) {
-    struct sl_ledger *ledger = calloc(1, sizeof *ledger);
-    SL_FAIL_IF(!ledger, err, SL_ERR_EXHAUSTED, "ledger: out of memory");
+    SL_NEW_OR_FAIL(struct sl_ledger, ledger, err, "ledger: out of memory");
     ledger->arena = arena;
     pthread_mutex_init(&ledger->mutex, NULL);
     *ledger_out = ledger;

@@ -92,8 +92,7 @@ static void *verifier_main(void *arg) {
 
 enum sl_status sl_verifier_start(const struct sl_verifying *what, struct sl_verifier **verifier_out,
                                  struct sl_error *err) {
-    struct sl_verifier *verifier = calloc(1, sizeof *verifier);
-    SL_FAIL_IF(verifier == NULL, err, SL_ERR_EXHAUSTED, "no memory to verify what arrives");
+    SL_NEW_OR_FAIL(struct sl_verifier, verifier, err, "no memory to verify what arrives");
     verifier->what = *what;
     verifier->last = &verifier->first;
     sl_loop_init(&verifier->loop);

@@ -73,8 +73,7 @@ static void *watch_main(void *arg) {
 
 enum sl_status sl_thread_watch_create(const struct sl_thread_watch_config *config, struct sl_thread_watch **watch_out,
                                       struct sl_error *err) {
-    struct sl_thread_watch *watch = calloc(1, sizeof *watch);
-    SL_FAIL_IF(!watch, err, SL_ERR_EXHAUSTED, "watch: out of memory");
+    SL_NEW_OR_FAIL(struct sl_thread_watch, watch, err, "watch: out of memory");
     watch->config = *config;
     int64_t look_ms = config->stall_ms / LOOKS;
     watch->look_ms = look_ms < LOOK_MIN_MS ? LOOK_MIN_MS : look_ms > LOOK_MAX_MS ? LOOK_MAX_MS : look_ms;

@@ -66,8 +66,7 @@ static enum sl_status create_channel(const char *address, const struct sl_rpc_cr
     SL_FAIL_IF(!host, err, SL_ERR_INVALID, "address '%.256s': the server's name is too long", address);
     SL_TRY(sl_rpc_address_parse(host, &parsed, err));
     SL_FAIL_IF(parsed.port == 0, err, SL_ERR_INVALID, "address '%s': port 0 cannot be called", address);
-    struct sl_rpc_channel *channel = calloc(1, sizeof *channel);
-    SL_FAIL_IF(!channel, err, SL_ERR_EXHAUSTED, "no memory for a channel to %s", address);
+    SL_NEW_OR_FAIL(struct sl_rpc_channel, channel, err, "no memory for a channel to %s", address);
     *channel = (struct sl_rpc_channel){.credentials = credentials,
                                        .edition = sl_rpc_credentials_edition(credentials),
                                        .roles = roles,

@@ -432,8 +432,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
                                   const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
                                   struct sl_rpc_stream **stream_out, struct sl_error *err) {
     SL_TRY(check_request(method, request, SL_RPC_SERVER_STREAM, err));
-    struct sl_rpc_stream *stream = calloc(1, sizeof *stream);
-    SL_FAIL_IF(!stream, err, SL_ERR_EXHAUSTED, "%s: no memory for a stream", method->path);
+    SL_NEW_OR_FAIL(struct sl_rpc_stream, stream, err, "%s: no memory for a stream", method->path);
     stream->method = method;
     stream->status_tag.fn = on_status;
     stream->read_tag.fn = on_read;

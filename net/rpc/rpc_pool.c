@@ -65,8 +65,7 @@ static void *run_jobs(void *arg) {
 }
 
 enum sl_status sl_rpc_pool_create(struct sl_rpc_pool **pool_out, struct sl_error *err) {
-    struct sl_rpc_pool *pool = calloc(1, sizeof *pool);
-    SL_FAIL_IF(!pool, err, SL_ERR_EXHAUSTED, "no memory for the handlers' threads");
+    SL_NEW_OR_FAIL(struct sl_rpc_pool, pool, err, "no memory for the handlers' threads");
     pthread_mutex_init(&pool->mutex, NULL);
     pool->tail = &pool->head;
     *pool_out = pool;

@@ -84,8 +84,7 @@ static void *check_now_and_then(void *arg) {
 
 enum sl_status sl_rpc_selfcheck_start(const char *address, const struct sl_rpc_credentials *credentials,
                                       struct sl_rpc_selfcheck **selfcheck_out, struct sl_error *err) {
-    struct sl_rpc_selfcheck *selfcheck = calloc(1, sizeof *selfcheck);
-    SL_FAIL_IF(!selfcheck, err, SL_ERR_EXHAUSTED, "no memory for a check of %s", address);
+    SL_NEW_OR_FAIL(struct sl_rpc_selfcheck, selfcheck, err, "no memory for a check of %s", address);
     struct sl_rpc_address parsed, near;
     enum sl_status status = sl_rpc_address_parse(address, &parsed, err);
     SL_THEN(status, sl_rpc_address_near(&parsed, &near, err));

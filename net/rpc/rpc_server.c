@@ -521,8 +521,7 @@ enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, st
                    config->request_bytes < 0 || config->request_ms < 0 || config->caller_percent < 0 ||
                    config->caller_percent > 100,
                err, SL_ERR_INVALID, "a server's limits are not negative, and a caller's share is no more than all");
-    struct sl_rpc_server *server = calloc(1, sizeof *server);
-    SL_FAIL_IF(!server, err, SL_ERR_EXHAUSTED, "no memory for a server");
+    SL_NEW_OR_FAIL(struct sl_rpc_server, server, err, "no memory for a server");
     const int64_t request_bytes = config->request_bytes ? config->request_bytes : DEFAULT_REQUEST_BYTES;
     const int max_calls = config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS;
     sl_rpc_calls_init(&server->calls, max_calls + SPARE_CALLS);

@@ -30,8 +30,7 @@ struct sl_store_client {
 };
 
 enum sl_status sl_store_client_create(struct sl_node *node, struct sl_store_client **client_out, struct sl_error *err) {
-    struct sl_store_client *client = calloc(1, sizeof *client);
-    SL_FAIL_IF(!client, err, SL_ERR_EXHAUSTED, "store client: out of memory");
+    SL_NEW_OR_FAIL(struct sl_store_client, client, err, "store client: out of memory");
     SL_TRY_OR(sl_store_channels_create(node->credentials, &client->channels, err), free(client));
     client->node = node;
     *client_out = client;

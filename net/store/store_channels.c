@@ -31,8 +31,7 @@ struct sl_store_channels {
 
 enum sl_status sl_store_channels_create(const struct sl_rpc_credentials *credentials,
                                         struct sl_store_channels **channels_out, struct sl_error *err) {
-    struct sl_store_channels *channels = calloc(1, sizeof *channels);
-    SL_FAIL_IF(!channels, err, SL_ERR_EXHAUSTED, "no memory for channels to kvstores");
+    SL_NEW_OR_FAIL(struct sl_store_channels, channels, err, "no memory for channels to kvstores");
     channels->credentials = credentials;
     pthread_mutex_init(&channels->mutex, NULL);
     *channels_out = channels;

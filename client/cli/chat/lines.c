@@ -207,8 +207,7 @@ static enum sl_status next_piped(struct sl_lines *lines, char **line_out, struct
 
 enum sl_status sl_lines_open(struct sl_signals *signals, FILE *out, const char *history_path,
                              struct sl_lines **lines_out, struct sl_error *err) {
-    struct sl_lines *lines = calloc(1, sizeof *lines);
-    SL_FAIL_IF(!lines, err, SL_ERR_EXHAUSTED, "no memory for lines");
+    SL_NEW_OR_FAIL(struct sl_lines, lines, err, "no memory for lines");
     lines->signals = signals;
     lines->history_path = history_path;
     lines->piped = (struct sl_line_reader){.fd = STDIN_FILENO, .max_bytes = SL_MAX_PROMPT_BYTES, .signals = signals};

@@ -467,8 +467,7 @@ static bool is_blank(const struct sl_input_line *line) {
 }
 
 enum sl_status sl_jsonl_run(const struct sl_jsonl_config *config, struct sl_error *err) {
-    struct run *run = calloc(1, sizeof *run);
-    SL_FAIL_IF(!run, err, SL_ERR_EXHAUSTED, "no memory to answer lines");
+    SL_NEW_OR_FAIL(struct run, run, err, "no memory to answer lines");
     run->config = config;
     struct sl_line_reader lines = {.fd = config->in, .max_bytes = SL_JSONL_MAX_LINE_BYTES, .signals = config->signals};
     enum sl_status status = open_model(run, err);

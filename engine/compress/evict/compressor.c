@@ -47,8 +47,7 @@ static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_erro
 
 enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
                                     struct sl_compressor **compressor_out, struct sl_error *err) {
-    struct sl_compressor *c = calloc(1, sizeof *c);
-    SL_FAIL_IF(c == NULL, err, SL_ERR_EXHAUSTED, "compressor: out of memory");
+    SL_NEW_OR_FAIL(struct sl_compressor, c, err, "compressor: out of memory");
     c->plan = *plan;
     c->score = sl_score_get_traits(plan->recipe.score);
     c->method = sl_score_method(plan->recipe.score);

@@ -327,8 +327,7 @@ static enum sl_status read_all(struct sl_gguf *g, const char *path, struct sl_er
 }
 
 enum sl_status sl_gguf_open(const char *path, struct sl_gguf **gguf_out, struct sl_error *err) {
-    struct sl_gguf *g = calloc(1, sizeof *g);
-    SL_FAIL_IF(g == NULL, err, SL_ERR_EXHAUSTED, "%s: out of memory", path);
+    SL_NEW_OR_FAIL(struct sl_gguf, g, err, "%s: out of memory", path);
     enum sl_status status = sl_mapped_file_open(path, &g->file, err);
     SL_THEN(status, read_all(g, path, err));
     SL_TRY_OR(status, sl_gguf_close(&g));

@@ -118,8 +118,7 @@ static const struct sl_source_ops local_ops = {
 
 enum sl_status sl_local_source_create(const struct sl_remote_kv *remote_kv, struct sl_team *team,
                                       struct sl_source **source_out, struct sl_error *err) {
-    struct local_source *local = calloc(1, sizeof *local);
-    SL_FAIL_IF(local == NULL, err, SL_ERR_EXHAUSTED, "retrieval: out of memory for a source");
+    SL_NEW_OR_FAIL(struct local_source, local, err, "retrieval: out of memory for a source");
     struct sl_source *source = &local->source;
     source->ops = &local_ops;
     source->n_shares = 1;

@@ -31,8 +31,7 @@ enum sl_status sl_remote_kv_create(const struct sl_ops *ops, int first_offloaded
                err, SL_ERR_INVALID,
                "remote KV of offloaded heads %d and %d more, %d channels and at most %lld tokens: out of bounds",
                first_offloaded_head, n_offloaded_heads, head_dim, (long long)max_tokens);
-    struct sl_remote_kv *a = calloc(1, sizeof *a);
-    SL_FAIL_IF(a == NULL, err, SL_ERR_EXHAUSTED, "remote KV: out of memory");
+    SL_NEW_OR_FAIL(struct sl_remote_kv, a, err, "remote KV: out of memory");
     a->ops = ops;
     a->first_offloaded_head = first_offloaded_head;
     a->n_offloaded_heads = n_offloaded_heads;

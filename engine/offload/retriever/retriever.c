@@ -190,8 +190,7 @@ static void set_up(struct sl_retriever *r, const struct sl_retriever_config *con
 enum sl_status sl_retriever_create(const struct sl_retriever_config *config, struct sl_retriever **retriever_out,
                                    struct sl_error *err) {
     SL_TRY(check(config, err));
-    struct sl_retriever *r = calloc(1, sizeof *r);
-    SL_FAIL_IF(r == NULL, err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
+    SL_NEW_OR_FAIL(struct sl_retriever, r, err, "retrieval: out of memory");
     set_up(r, config);
     if (config->source != NULL && !config->stream->device->ops->one_memory) {
         config->source->device = config->stream->device;

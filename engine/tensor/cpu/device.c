@@ -96,8 +96,7 @@ static const struct sl_device_ops cpu_ops = {
 };
 
 enum sl_status sl_cpu_device_open(struct sl_team *team, struct sl_device **device_out, struct sl_error *err) {
-    struct cpu_device *cpu = calloc(1, sizeof *cpu);
-    SL_FAIL_IF(cpu == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct cpu_device, cpu, err, "out of memory");
     cpu->device.ops = &cpu_ops;
     for (int i = 0; i < SL_N_STREAMS; i++) {
         cpu->streams[i] = (struct sl_stream){&cpu->device, team};

@@ -160,8 +160,7 @@ static enum sl_status create(const char *model_dir, const char *source, struct s
                              struct sl_error *err) {
     struct sl_error own;
     err = err ? err : &own;
-    struct sl_chat_template *chat_template = calloc(1, sizeof(*chat_template));
-    SL_FAIL_IF(!chat_template, err, SL_ERR_EXHAUSTED, "no memory for a chat template");
+    SL_NEW_OR_FAIL(struct sl_chat_template, chat_template, err, "no memory for a chat template");
     enum sl_status status =
         source ? copy(source, &chat_template->source, err) : read_folder(model_dir, chat_template, err);
     if (status == SL_OK) {

@@ -81,8 +81,7 @@ static uint64_t fingerprint(const struct sl_tokenizer *tokenizer) {
 
 enum sl_status sl_tokenizer_build(const json_t *root, const json_t *config, const json_t *generation,
                                   struct sl_tokenizer **tokenizer_out, struct sl_error *err) {
-    struct sl_tokenizer *t = calloc(1, sizeof(*t));
-    SL_FAIL_IF(!t, err, SL_ERR_EXHAUSTED, "no memory for a tokenizer");
+    SL_NEW_OR_FAIL(struct sl_tokenizer, t, err, "no memory for a tokenizer");
     const json_t *model = json_object_get(root, "model");
     const json_t *added = json_object_get(root, "added_tokens");
     enum sl_status status = check_root(root, err);

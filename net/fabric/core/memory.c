@@ -244,8 +244,7 @@ static enum sl_status attach_region(struct sl_peer *peer, const struct sl_place 
     }
     SL_FAIL_IF(n >= MAX_REMOTE_REGIONS, err, SL_ERR_PEER_CORRUPT, "%s has shown %zu regions: a worker has one",
                peer->name, n);
-    struct sl_remote_region *region = calloc(1, sizeof *region);
-    SL_FAIL_IF(!region, err, SL_ERR_EXHAUSTED, "no memory for a remote region");
+    SL_NEW_OR_FAIL(struct sl_remote_region, region, err, "no memory for a remote region");
     SL_TRY_OR(sl_ucx_attach(peer, place, region, err), free(region));
     region->key_bytes = place->head.key_bytes;
     memcpy(region->key, place->key, region->key_bytes);

@@ -25,8 +25,7 @@
 
 enum sl_status sl_links_create(const struct sl_tls_files *files, const struct sl_link_events *events, void *arg,
                                struct sl_links **links_out, struct sl_error *err) {
-    struct sl_links *links = calloc(1, sizeof *links);
-    SL_FAIL_IF(!links, err, SL_ERR_EXHAUSTED, "no memory for links");
+    SL_NEW_OR_FAIL(struct sl_links, links, err, "no memory for links");
     *links = (struct sl_links){.events = *events, .arg = arg, .epoll = epoll_create1(EPOLL_CLOEXEC), .listener = -1};
     SL_FAIL_OR(links->epoll < 0, free(links), err, SL_ERR_EXHAUSTED, "epoll: %s", strerror(errno));
     SL_TRY_OR(files ? sl_tls_create(files, &links->tls, err) : SL_OK, sl_links_destroy(&links));

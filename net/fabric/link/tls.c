@@ -102,8 +102,7 @@ static enum sl_status load(struct sl_tls *tls, struct sl_error *err) {
 }
 
 enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **tls_out, struct sl_error *err) {
-    struct sl_tls *tls = calloc(1, sizeof *tls);
-    SL_FAIL_IF(!tls, err, SL_ERR_EXHAUSTED, "no memory for TLS");
+    SL_NEW_OR_FAIL(struct sl_tls, tls, err, "no memory for TLS");
     tls->paths[0] = strdup(files->ca);
     tls->paths[1] = strdup(files->certificate);
     tls->paths[2] = strdup(files->key);

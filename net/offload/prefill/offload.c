@@ -117,8 +117,7 @@ enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl
                                struct sl_error *err) {
     SL_FAIL_IF(config->n_stores < 1 || config->n_stores > SL_MAX_LINKS, err, SL_ERR_INVALID,
                "stores: %zu shares; 1 to %d are possible", config->n_stores, SL_MAX_LINKS);
-    struct sl_offload *offload = calloc(1, sizeof *offload);
-    SL_FAIL_IF(!offload, err, SL_ERR_EXHAUSTED, "offload: out of memory");
+    SL_NEW_OR_FAIL(struct sl_offload, offload, err, "offload: out of memory");
     offload->node = config->node;
     offload->plan = config->plan;
     offload->job_id = config->job_id;

@@ -24,8 +24,7 @@ struct sl_connections {
 
 enum sl_status sl_connections_create(struct sl_fabric *fabric, struct sl_connections **connections_out,
                                      struct sl_error *err) {
-    struct sl_connections *connections = calloc(1, sizeof *connections);
-    SL_FAIL_IF(!connections, err, SL_ERR_EXHAUSTED, "connections: out of memory");
+    SL_NEW_OR_FAIL(struct sl_connections, connections, err, "connections: out of memory");
     connections->fabric = fabric;
     pthread_mutex_init(&connections->mutex, NULL);
     *connections_out = connections;

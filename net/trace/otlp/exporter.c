@@ -90,8 +90,7 @@ enum sl_status sl_otlp_start(const struct sl_otlp_config *config, struct sl_otlp
     if (!config->collector || !config->collector[0]) {
         return SL_OK;
     }
-    struct sl_otlp *otlp = calloc(1, sizeof *otlp);
-    SL_FAIL_IF(!otlp, err, SL_ERR_EXHAUSTED, "no memory for spans");
+    SL_NEW_OR_FAIL(struct sl_otlp, otlp, err, "no memory for spans");
     otlp->service = strdup(config->service);
     otlp->instance = strdup(config->instance ? config->instance : "");
     otlp->collector = strdup(config->collector);

@@ -43,8 +43,7 @@ static void unpack(struct sl_matrix *matrix) {
 // Allocates the memory of a packed matrix, and sets matrix->packed; the caller writes its contents.
 static enum sl_status take_packed(struct sl_device *device, enum sl_memory memory, struct sl_matrix *matrix,
                                   struct sl_error *err) {
-    struct gpu_packed *packed = calloc(1, sizeof *packed);
-    SL_FAIL_IF(packed == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct gpu_packed, packed, err, "out of memory");
     sl_gpu_matrix_describe(matrix, &packed->matrix);
     packed->device = device;
     packed->memory = memory;

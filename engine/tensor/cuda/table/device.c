@@ -284,8 +284,7 @@ static const struct sl_device_ops gpu_ops = {
 enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, struct sl_team *team,
                                   struct sl_device **device_out, struct sl_error *err) {
     SL_TRY(driver->open(index, err));
-    struct gpu_device *gpu = calloc(1, sizeof *gpu);
-    SL_FAIL_IF(gpu == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
+    SL_NEW_OR_FAIL(struct gpu_device, gpu, err, "out of memory");
     gpu->device.ops = &gpu_ops;
     gpu->driver = driver;
     gpu->index = index;
