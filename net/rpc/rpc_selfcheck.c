@@ -9,7 +9,7 @@
 #include "base/heap.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/loop.h"
 #include "proto/grpc/health/v1/health.pb-c.h"
 #include "proto/methods.h"
 #include "net/rpc/rpc_internal.h"
@@ -20,10 +20,7 @@ struct sl_rpc_selfcheck {
     char address[300];
     int port;
     const struct sl_rpc_credentials *credentials;
-    pthread_t thread;
-    pthread_mutex_t mutex; // guards the fields below
-    pthread_cond_t wake;
-    bool stopping;
+    struct sl_loop loop; // its mutex guards the fields below
     int64_t answered_ns;
     uint64_t n_refused; // connections refused in the last round
     struct sl_error last;
@@ -52,13 +49,13 @@ static void check(struct sl_rpc_selfcheck *selfcheck) {
     const bool accepts = accepted != accepted_before || refused != refused_before;
     const bool answered =
         status == SL_ERR_PEER_LOST ? accepts : status != SL_ERR_DEADLINE && status != SL_ERR_CANCELLED;
-    pthread_mutex_lock(&selfcheck->mutex);
+    pthread_mutex_lock(&selfcheck->loop.mutex);
     if (answered) {
         selfcheck->answered_ns = sl_now_ns();
     }
     selfcheck->n_refused = refused - refused_before;
     selfcheck->last = err;
-    pthread_mutex_unlock(&selfcheck->mutex);
+    pthread_mutex_unlock(&selfcheck->loop.mutex);
     if (!answered) {
         sl_log_warn("rpc", "%s: this process's own port does not answer: %s", selfcheck->address, err.text);
     } else if (status != SL_OK) {
@@ -68,76 +65,55 @@ static void check(struct sl_rpc_selfcheck *selfcheck) {
 
 static void *check_now_and_then(void *arg) {
     struct sl_rpc_selfcheck *selfcheck = arg;
-    pthread_mutex_lock(&selfcheck->mutex);
-    while (!selfcheck->stopping) {
-        pthread_mutex_unlock(&selfcheck->mutex);
+    pthread_mutex_lock(&selfcheck->loop.mutex);
+    while (!selfcheck->loop.stopping) {
+        pthread_mutex_unlock(&selfcheck->loop.mutex);
         check(selfcheck);
         sl_heap_give_back();
         const int64_t next_ns = sl_deadline_in_ms(PERIOD_MS);
-        pthread_mutex_lock(&selfcheck->mutex);
-        while (!selfcheck->stopping && sl_cond_wait_until(&selfcheck->wake, &selfcheck->mutex, next_ns) == SL_OK) {
-        }
+        pthread_mutex_lock(&selfcheck->loop.mutex);
+        sl_loop_sleep(&selfcheck->loop, next_ns);
     }
-    pthread_mutex_unlock(&selfcheck->mutex);
+    pthread_mutex_unlock(&selfcheck->loop.mutex);
     return NULL;
 }
 
 enum sl_status sl_rpc_selfcheck_start(const char *address, const struct sl_rpc_credentials *credentials,
                                       struct sl_rpc_selfcheck **selfcheck_out, struct sl_error *err) {
-    SL_NEW_OR_FAIL(struct sl_rpc_selfcheck, selfcheck, err, "no memory for a check of %s", address);
     struct sl_rpc_address parsed, near;
-    enum sl_status status = sl_rpc_address_parse(address, &parsed, err);
-    SL_THEN(status, sl_rpc_address_near(&parsed, &near, err));
-    if (status == SL_OK) {
-        sl_rpc_address_format(&near, selfcheck->address, sizeof selfcheck->address);
-        selfcheck->port = near.port;
-        selfcheck->credentials = credentials;
-        selfcheck->answered_ns = sl_now_ns();
-        pthread_mutex_init(&selfcheck->mutex, NULL);
-        sl_cond_init(&selfcheck->wake);
-        status = sl_thread_start("rpc-selfcheck", check_now_and_then, selfcheck, &selfcheck->thread, err);
-        if (status == SL_OK) {
-            *selfcheck_out = selfcheck;
-            return SL_OK;
-        }
-        pthread_cond_destroy(&selfcheck->wake);
-        pthread_mutex_destroy(&selfcheck->mutex);
-    }
-    free(selfcheck);
-    return status;
+    SL_TRY(sl_rpc_address_parse(address, &parsed, err));
+    SL_TRY(sl_rpc_address_near(&parsed, &near, err));
+    SL_NEW_OR_FAIL(struct sl_rpc_selfcheck, selfcheck, err, "no memory for a check of %s", address);
+    sl_rpc_address_format(&near, selfcheck->address, sizeof selfcheck->address);
+    selfcheck->port = near.port;
+    selfcheck->credentials = credentials;
+    selfcheck->answered_ns = sl_now_ns();
+    sl_loop_init(&selfcheck->loop);
+    SL_TRY_OR(sl_loop_start(&selfcheck->loop, "rpc-selfcheck", check_now_and_then, selfcheck, err),
+              sl_rpc_selfcheck_destroy(&selfcheck));
+    *selfcheck_out = selfcheck;
+    return SL_OK;
 }
 
 void sl_rpc_selfcheck_stop(struct sl_rpc_selfcheck *selfcheck) {
-    if (!selfcheck) {
-        return;
-    }
-    pthread_mutex_lock(&selfcheck->mutex);
-    const bool was_running = !selfcheck->stopping;
-    selfcheck->stopping = true;
-    pthread_cond_signal(&selfcheck->wake);
-    pthread_mutex_unlock(&selfcheck->mutex);
-    if (was_running) {
-        pthread_join(selfcheck->thread, NULL);
+    if (selfcheck) {
+        sl_loop_stop(&selfcheck->loop);
     }
 }
 
-void sl_rpc_selfcheck_destroy(struct sl_rpc_selfcheck **selfcheck) {
-    sl_rpc_selfcheck_stop(*selfcheck);
-    if (*selfcheck) {
-        pthread_cond_destroy(&(*selfcheck)->wake);
-        pthread_mutex_destroy(&(*selfcheck)->mutex);
-        free(*selfcheck);
-        *selfcheck = NULL;
-    }
+void sl_rpc_selfcheck_destroy(struct sl_rpc_selfcheck **selfcheck_inout) {
+    SL_TAKE_OR_RETURN(selfcheck, selfcheck_inout);
+    sl_loop_cleanup(&selfcheck->loop);
+    free(selfcheck);
 }
 
 bool sl_rpc_selfcheck_answers(struct sl_rpc_selfcheck *selfcheck, char *why, size_t why_bytes) {
     if (!selfcheck) {
         return true;
     }
-    SL_LOCKED(&selfcheck->mutex);
+    SL_LOCKED(&selfcheck->loop.mutex);
     const int64_t silent_ms = (sl_now_ns() - selfcheck->answered_ns) / SL_NS_PER_MS;
-    const bool answers = selfcheck->stopping || silent_ms < SL_RPC_DEAF_MS;
+    const bool answers = selfcheck->loop.stopping || silent_ms < SL_RPC_DEAF_MS;
     if (!answers) {
         snprintf(why, why_bytes, "the gRPC port %s has not answered for %" PRId64 " ms%s%.200s", selfcheck->address,
                  silent_ms, selfcheck->last.text[0] ? ": " : "", selfcheck->last.text);
@@ -149,8 +125,8 @@ bool sl_rpc_selfcheck_has_room(struct sl_rpc_selfcheck *selfcheck, char *why, si
     if (!selfcheck) {
         return true;
     }
-    SL_LOCKED(&selfcheck->mutex);
-    const bool has_room = selfcheck->stopping || selfcheck->n_refused == 0;
+    SL_LOCKED(&selfcheck->loop.mutex);
+    const bool has_room = selfcheck->loop.stopping || selfcheck->n_refused == 0;
     if (!has_room) {
         snprintf(why, why_bytes, "the gRPC port %s refuses connections: too many are open", selfcheck->address);
     }
