@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/fiber.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/jobs/parts.h"
 #include "coordinator/lead.h"
@@ -260,6 +261,7 @@ static enum sl_status handle_generate(void *service, struct sl_rpc_call *call, c
         submit(&memory, (const Sluice__V1__GenerateRequest *)request, sl_rpc_call_deadline_ns(call), true, &job, err);
     if (status == SL_OK) {
         sl_rpc_call_on_cancel(call, cancel_job, job);
+        sl_fiber_yield(); // the job asks for a worker's memory before its client hears of it
         status = send_events(call, tenant, job, 1, err);
         sl_rpc_call_on_cancel(call, NULL, NULL);
         if (status == SL_OK) {

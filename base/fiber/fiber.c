@@ -62,9 +62,11 @@ struct sl_carrier {
     struct sl_carrier *next; // idle, or to be called
     _Atomic uint32_t called;
     // Only its thread uses these:
-    bool comes;      // it will look for ready fibers, soon if it began to do something else just now
-    bool is_counted; // in n_called, for a fiber that it has made ready
+    bool comes;       // it will look for ready fibers, soon if it began to do something else just now
+    bool is_counted;  // in n_called, for a fiber that it has made ready
+    bool has_yielded; // its last fiber, for which no other carrier needs to come
     int64_t since_ns;
+    void (*computes_fn)(void); // of a thread that is a carrier for a moment, until it was called
 };
 
 struct sl_fiber { // at the top of its stack
@@ -349,10 +351,12 @@ static void uncount(struct sl_carrier *own) {
 // Runs the first ready fiber until it waits or ends. Lock held, but not meanwhile.
 static void run_ready(struct sl_carrier *own) {
     struct sl_fiber *fiber = own->fiber = take_ready();
+    own->since_ns = sl_now_ns();
+    own->comes = own->has_yielded;
+    own->has_yielded = false;
     struct sl_carrier *other = take_idle();
     pthread_mutex_unlock(&all.lock);
     sl_carriers_call(other);
-    own->since_ns = sl_now_ns();
     own->comes = true;
     fiber->carrier = own;
     sl_locals_use(&fiber->locals);
@@ -411,7 +415,7 @@ static void *carry(void *arg) {
     return NULL;
 }
 
-void sl_carrier_begin(void) {
+void sl_carrier_begin(void (*computes_fn)(void)) {
     static _Thread_local struct sl_carrier guest;
     static _Thread_local bool is_known;
     if (!is_known) {
@@ -419,6 +423,8 @@ void sl_carrier_begin(void) {
         is_known = true;
     }
     guest.comes = true;
+    guest.computes_fn = computes_fn;
+    guest.has_yielded = false;
     guest.since_ns = sl_now_ns();
     own_carrier = &guest;
 }
@@ -442,6 +448,11 @@ void sl_carrier_end(void) {
 
 void sl_fiber_compute(void) {
     struct sl_carrier *own = carrier_of_thread();
+    if (own && own->computes_fn) {
+        void (*computes_fn)(void) = own->computes_fn;
+        own->computes_fn = NULL;
+        computes_fn();
+    }
     if (!own || !own->is_counted) {
         return;
     }
@@ -547,6 +558,16 @@ void sl_fiber_call(void (*fn)(void *arg), void *arg) {
 void sl_fiber_prepare(struct sl_fiber *fiber) {
     assert(fiber->state == RUNNING); // it does not wait in sl_fiber_call()
     fiber->state = PREPARING;        // no other thread knows it yet
+}
+
+void sl_fiber_yield(void) {
+    struct sl_fiber *fiber = sl_fiber_current();
+    if (fiber) {
+        sl_fiber_prepare(fiber);
+        fiber->state = WOKEN;
+        fiber->carrier->has_yielded = true;
+        (void)sl_fiber_park(fiber, SL_NO_DEADLINE);
+    }
 }
 
 bool sl_fiber_park(struct sl_fiber *fiber, int64_t deadline_ns) {

@@ -31,12 +31,16 @@ enum sl_status sl_fiber_start(const char *name, void (*fn)(void *arg), void *arg
 // Calls a function that needs much stack, and does not wait, on the stack of the carrier: what a fiber's stack has once needed, it keeps.
 void sl_fiber_call(void (*fn)(void *arg), void *arg);
 
+// Lets the fibers run first that are ready now. Does nothing on a thread.
+void sl_fiber_yield(void);
+
 // Tells, now and then, that the fiber computes for long: a fiber that it has made ready does not wait for this carrier.
 void sl_fiber_compute(void);
 
 // These two make the caller's thread a carrier for a moment. Between them, it calls no other carrier for the first fiber that it makes ready;
 // the second one runs the ready fibers for which no carrier comes. For threads that often make fibers ready, as those that poll sockets.
-void sl_carrier_begin(void);
+// computes_fn (may be NULL): called, at most once until the end, when such a fiber computes for long.
+void sl_carrier_begin(void (*computes_fn)(void));
 void sl_carrier_end(void);
 
 // For a function with a large frame whose caller waits later: inlined, the frame would be the caller's.

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the completion queue of the process, the threads that poll it, and bytes to messages and back.
+ * Purpose: the completion queue of the process, and bytes to messages and back.
  *
- * Design: one queue for all servers and channels, polled by several threads. gRPC does its socket work inside
- *         grpc_completion_queue_next(), but a thread that always finds an event ready never gets to the sockets: with a
- *         single poller a client's cancellation is noticed thousands of messages late. And when a connection ends, the
- *         thread that notices it ends all its calls, some 100 us each. Meanwhile the others serve, so there are more than
- *         processors. Tags do little; code that must wait runs on another thread, or on a fiber: the polling thread itself runs
- *         the fibers that a tag makes ready, if most others poll. A wake of another thread takes longer than most of what they do.
+ * Design: one queue for all servers and channels; rpc_pollers.c has the threads that poll it.
  *
  *         sl_rpc_shutdown() joins the pollers and destroys the queue, but leaves gRPC core itself initialised: its own
  *         shutdown sometimes waits ten seconds for a background poller, and a process that stops serving gains nothing
@@ -32,14 +27,9 @@
 #include "net/rpc/rpc_tsan.h"
 #include "net/rpc/rpc_wire.h"
 
-enum { N_POLLERS = 8 };
-
 // One gRPC core per process, so one of these.
 static struct {
     grpc_completion_queue *queue;
-    pthread_t pollers[N_POLLERS];
-    int n_pollers;
-    atomic_int n_carriers; // pollers that handle an event, and the fibers that it makes ready
     atomic_int live_calls;
 } runtime;
 
@@ -49,27 +39,6 @@ static struct {
 static void log_line(gpr_log_func_args *line) {
     const char *file = strrchr(line->file, '/');
     sl_log_debug("grpc", "%s (%s:%d)", line->message, file ? file + 1 : line->file, line->line);
-}
-
-static void *poll_queue(void *queue) {
-    for (;;) {
-        grpc_event event = grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-        if (event.type == GRPC_QUEUE_SHUTDOWN) {
-            return NULL;
-        }
-        struct sl_rpc_tag *tag = event.tag;
-        SL_RPC_TAKE_OVER(tag);
-        const bool carries =
-            atomic_fetch_add(&runtime.n_carriers, 1) < N_POLLERS / 2; // the others stay with the sockets
-        if (carries) {
-            sl_carrier_begin();
-        }
-        tag->fn(tag, event.success != 0);
-        if (carries) {
-            sl_carrier_end();
-        }
-        atomic_fetch_sub(&runtime.n_carriers, 1);
-    }
 }
 
 /*
@@ -95,18 +64,7 @@ void sl_rpc_init(void) {
     gpr_set_log_function(log_line);
     grpc_init();
     runtime.queue = grpc_completion_queue_create_for_next(NULL);
-    for (runtime.n_pollers = 0; runtime.n_pollers < N_POLLERS; runtime.n_pollers++) {
-        struct sl_error err;
-        if (sl_thread_start("rpc-poll", poll_queue, runtime.queue, &runtime.pollers[runtime.n_pollers], &err) !=
-            SL_OK) {
-            // Nothing works without pollers, and no caller could handle this error.
-            sl_log_error("rpc", "cannot start a polling thread: %s", err.text);
-            if (runtime.n_pollers == 0) {
-                abort();
-            }
-            break;
-        }
-    }
+    sl_rpc_pollers_start(runtime.queue);
 }
 
 static atomic_bool reads_little_ahead;
@@ -132,9 +90,7 @@ void sl_rpc_shutdown(void) {
         return;
     }
     grpc_completion_queue_shutdown(runtime.queue);
-    for (int i = 0; i < runtime.n_pollers; i++) {
-        pthread_join(runtime.pollers[i], NULL);
-    }
+    sl_rpc_pollers_join();
     grpc_completion_queue_destroy(runtime.queue);
     runtime.queue = NULL;
 }
@@ -169,7 +125,7 @@ static void start_batch(void *arg) {
 
 /*
  * Starts a batch from a fiber. gRPC often completes a send at once: then the tag runs here, where the queue would wake a polling
- * thread for it. The tag may be another call's, so a caller must hold no lock that a tag takes. A tag's own batches go to the queue.
+ * thread for it. The tag may be another call's, so a caller must hold no lock that a tag takes.
  */
 static void start_from_fiber(void *arg) {
     static _Thread_local bool is_in_tag;
@@ -182,11 +138,10 @@ static void start_from_fiber(void *arg) {
     grpc_completion_queue_thread_local_cache_init(runtime.queue);
     start_batch(arg);
     if (grpc_completion_queue_thread_local_cache_flush(runtime.queue, &tag, &ok)) {
-        SL_RPC_TAKE_OVER(tag);
         struct sl_locals *of_fiber = sl_locals();
         sl_locals_use(NULL); // what it logs is not of the fiber's job
         is_in_tag = true;
-        ((struct sl_rpc_tag *)tag)->fn(tag, ok != 0);
+        sl_rpc_tags_run(tag, ok);
         is_in_tag = false;
         sl_locals_use(of_fiber);
     }

@@ -64,6 +64,16 @@ bool sl_rpc_reads_far_ahead(void);
 // Adds to the gauge of sl_rpc_live_calls().
 void sl_rpc_live_calls_add(int n);
 
+// ---- rpc_pollers.c: the threads that poll --------------------------------------------------------------------------
+
+// Starts them; without any, nothing works, and the process ends.
+void sl_rpc_pollers_start(grpc_completion_queue *queue);
+// Waits until they have ended. The queue has been shut down.
+void sl_rpc_pollers_join(void);
+// Runs a tag that gRPC has completed, and those whose operations then complete at once on this thread: the queue would wake another one for
+// them. They run after the tag, so a tag that starts operations must not wait for them in any way. The last one of many leaves its to the queue.
+void sl_rpc_tags_run(void *tag, int ok);
+
 // ---- rpc_address.c -------------------------------------------------------------------------------------------------
 
 struct sl_rpc_address {

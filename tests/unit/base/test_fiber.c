@@ -282,7 +282,7 @@ static void test_a_thread_runs_the_fiber_that_it_makes_ready(void **state) {
         start(note_runner_later, NULL);
         for (n++; !is_waiting(n); sl_sleep_ms(1)) {
         }
-        sl_carrier_begin();
+        sl_carrier_begin(NULL);
         assert_null(sl_fiber_current());
         pthread_mutex_lock(&shared.mutex);
         shared.n_rung = n;
@@ -290,7 +290,7 @@ static void test_a_thread_runs_the_fiber_that_it_makes_ready(void **state) {
         sl_carrier_end();
         wait_for_ends(n);
     } while (!pthread_equal(runner, pthread_self()));
-    sl_carrier_begin();
+    sl_carrier_begin(NULL);
     sl_carrier_end(); // with none
 }
 
@@ -298,7 +298,7 @@ static void test_what_a_thread_leaves_the_carriers_run(void **state) {
     (void)state;
     enum { N = 200 };
     static const int64_t later = 20;
-    sl_carrier_begin();
+    sl_carrier_begin(NULL);
     for (int i = 0; i < N; i++) {
         start(i % 2 ? note_runner : wait_until_open, (void *)&later);
     }
@@ -327,6 +327,66 @@ static void test_a_fiber_that_computes_keeps_no_other_one(void **state) {
     sl_sleep_ms(1); // the carriers become idle
     start(ring_and_compute, NULL);
     wait_for_ends(2);
+}
+
+static int n_computed;
+
+static void count_computing(void) {
+    n_computed++;
+}
+
+static void compute(void *arg) {
+    sl_fiber_compute();
+    sl_fiber_compute();
+    note_runner(arg);
+}
+
+// A thread that should soon do something else learns it once from each.
+static void test_a_thread_learns_that_its_fiber_computes(void **state) {
+    (void)state;
+    const int64_t end_ns = sl_deadline_in_ms(WAIT_MS);
+    int n = 0;
+    do {
+        assert_true(sl_now_ns() < end_ns);
+        n_computed = 0;
+        sl_carrier_begin(count_computing);
+        start(compute, NULL);
+        sl_carrier_end();
+        wait_for_ends(++n);
+    } while (!pthread_equal(runner, pthread_self()));
+    assert_int_equal(n_computed, 1);
+}
+
+static pthread_t first_runner, second_runner;
+
+static void come_first(void *arg) {
+    first_runner = pthread_self();
+    *(int *)arg = ++shared.turn;
+    end();
+}
+
+static void yield_to(void *arg) {
+    start(come_first, arg);
+    sl_fiber_yield();
+    second_runner = pthread_self();
+    ((int *)arg)[1] = ++shared.turn;
+    end();
+}
+
+// Unless it is suspended so long that a carrier is called.
+static void test_a_fiber_that_yields_lets_the_ready_ones_run_first(void **state) {
+    (void)state;
+    const int64_t end_ns = sl_deadline_in_ms(WAIT_MS);
+    int turns[2], n = 0;
+    do {
+        assert_true(sl_now_ns() < end_ns);
+        sl_carrier_begin(NULL);
+        start(yield_to, turns);
+        sl_carrier_end();
+        wait_for_ends(n += 2);
+    } while (!pthread_equal(first_runner, pthread_self()) || !pthread_equal(second_runner, pthread_self()));
+    assert_int_equal(turns[0] + 1, turns[1]);
+    sl_fiber_yield(); // does nothing on a thread
 }
 
 // ---- what travels ----------------------------------------------------------------------------------------------------------
@@ -509,6 +569,8 @@ int main(void) {
         cmocka_unit_test_setup(test_a_thread_runs_the_fiber_that_it_makes_ready, setup),
         cmocka_unit_test_setup(test_what_a_thread_leaves_the_carriers_run, setup),
         cmocka_unit_test_setup(test_a_fiber_that_computes_keeps_no_other_one, setup),
+        cmocka_unit_test_setup(test_a_thread_learns_that_its_fiber_computes, setup),
+        cmocka_unit_test_setup(test_a_fiber_that_yields_lets_the_ready_ones_run_first, setup),
         cmocka_unit_test_setup(test_values_travel_with_the_fiber, setup),
         cmocka_unit_test_setup(test_stacks_are_used_again_and_begin_anew, setup),
         cmocka_unit_test_setup(test_what_needs_much_stack_has_the_carrier_s, setup),
