@@ -30,7 +30,7 @@ static json_t *describe(const Sluice__V1__Document *document) {
         json_array_append_new(stores, json_string(document->stores[i]));
     }
     return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:b, s:s, s:b, s:s, s:b, s:b, s:I, s:b, s:i, s:o, s:I, "
-                     "s:I, s:f, s:s, s:s, s:I, s:b}",
+                     "s:I, s:f, s:s, s:I, s:s, s:s, s:s, s:I, s:b}",
                      "id", document->name, "object", "document", "created", (json_int_t)(document->created_ms / 1000),
                      "sha256", document->sha256, "bytes", (json_int_t)document->text_bytes, "n_tokens",
                      (json_int_t)document->n_tokens, "capsule_bytes", (json_int_t)document->capsule_bytes, "recipe",
@@ -39,8 +39,9 @@ static json_t *describe(const Sluice__V1__Document *document) {
                      "expires_ms", (json_int_t)document->expires_ms, "ends_with_cluster", document->ends_with_cluster,
                      "replicas", document->replicas, "stores", stores, "questions", (json_int_t)document->n_questions,
                      "saved_tokens", (json_int_t)document->saved_tokens, "saved_ms", document->saved_ms, "lost_points",
-                     document->lost_points, "not_on_disk", document->not_on_disk, "offloaded_bytes",
-                     (json_int_t)document->offloaded_bytes, "was_there", document->was_there);
+                     document->lost_points, "lost_tokens", (json_int_t)document->lost_tokens, "lost_model",
+                     document->lost_model, "caution", document->caution, "not_on_disk", document->not_on_disk,
+                     "offloaded_bytes", (json_int_t)document->offloaded_bytes, "was_there", document->was_there);
 }
 
 static char *print(json_t *json) {

@@ -5,7 +5,8 @@
     make quality                     takes an hour and a half on two cores; a second run asks only the questions without an answer
     tools/quality.py --samples 1     asks a tenth of the questions and writes their tables to build/quality
     tools/quality.py --rows h2o,...  measures these recipes alone and replaces their rows in docs/quality/suites.csv
-    tools/quality.py --later         prints the tables of real models from docs/quality/later.csv
+    tools/quality.py --later         prints the tables of real models from docs/quality/later.csv, and the losses in recommend.c
+    tools/quality.py --later --write writes them there, and into docs/quality.md
     tools/quality.py --papers smollm2  trains heads for a pulled model and asks it what judges the papers' claims (docs/quality/papers.csv), hours
     tools/quality.py --repeat-heads smollm2  trains heads on texts that are repeated, and asks about other texts (docs/quality/repeat-heads.csv), an hour
     tools/quality.py --papers        judges them by papers.csv; writes docs/quality/papers-claims.csv
@@ -19,14 +20,15 @@ again each time, which takes minutes. docs/quality.md, which people write, expla
 again, scores as the table says, and if no claim or summary uses the rows. It measures all of the running text again. It does not
 draw the pictures again.
 
---check compares the points lost in engine/compress/recipe/recommend.c (the rows of docs/quality.md's first table that need no stores, in
-order) and two kinds of tables in docs/quality.md with suites.csv: one whose first column is "ships at most" has the name and
-the budget of a row in its last column, and the row's mean in "points"; one whose first column is "mean" has a mean for each budget.
+--check compares two kinds of tables in docs/quality.md with suites.csv: one whose first column is "ships at most" has the name and
+the budget of a row in its last column, and the row's mean in "points"; one whose first column is "mean" has a mean for each budget. It compares
+the tables of real models, and the losses in engine/compress/recipe/recommend.c, with later.csv.
 """
 import argparse
 import collections
 import contextlib
 import csv
+import itertools
 import json
 import os
 import pathlib
@@ -308,20 +310,6 @@ def check(page, suites_csv):
     return complaints, n
 
 
-def check_lost(page, suites_csv, source):
-    """The same for the recommendations in C: {share, recipe, needs_heads, lost}."""
-    rows = {f"{row['recipe']} {row['budget']}".strip(): row for row in suites_csv}
-    names = [match.group(1) for line in page.split("\n") if (match := re.match(r"^\| [0-9.]+% \|.*\| `([^`]+)` \|$", line))]
-    table = source[source.index("recommendations[] = {"):]
-    said = re.findall(r'(?:true|false),\s*"([^"]*)"\}', table[:table.index("};")])[1:]  # the first is the full cache
-    positive = lambda figure: f"{abs(float(figure)):.1f}"
-    wanted = [f"{positive(rows[name]['to_full'])} [{positive(rows[name]['high'])}, {positive(rows[name]['low'])}]" for name in names]
-    complaints = [f"recommend.c: {name} lost {a}; suites.csv says {b}" for name, a, b in zip(names, said, wanted) if a != b]
-    if len(names) != len(said):
-        complaints.append(f"recommend.c has {len(said)} recommendations with points, docs/quality.md {len(names)}")
-    return complaints, len(said)
-
-
 # The rows of the page's tables of real models, by when the question comes; later.csv has more.
 LISTED = {"aware": ("full", *(f"full,format={bits}" for bits in ("int8", "int4")),
                     *(f"snapkv,pool=max:31,heads=layer,budget={budget},format=int4" for budget in (0.5, 0.2, 0.1))),
@@ -364,15 +352,38 @@ def real(mode):
     return lines, tables
 
 
+def losses(tables):
+    """Returns the lines of recommend.c: what its recipes for later questions lost, at each length of the largest model that was asked."""
+    names = {model: name for (model, _), name in reversed(MODELS.items())}
+    lines = []
+    for recipe in filter(lambda recipe: frozenset(recipe.split(",")) in recommended("agnostic") and recipe != "full", LISTED["agnostic"]):
+        found = {int(tokens): (model, rows[recipe]) for (model, tokens), rows in tables.items() if recipe in rows and "[" in rows[recipe][4]}
+        for tokens, (model, row) in sorted(found.items()):
+            mean, high, low = (f"{-float(figure) + 0:.1f}" for figure in re.findall(r"[-+][0-9.]+", row[4]))
+            lines.append(f'    {{"{recipe}", {tokens}, "{names[model]}", {mean}, {low}, {high}}},')
+    return lines
+
+
 def later():
-    """Returns the lines of both tables, and what recommend.c says that recipes lose."""
+    """Returns the lines of both tables of the page, and those of recommend.c."""
     lines, tables = real("agnostic")
-    lost = {}
-    for recipe, row in tables["smollm2", "1024"].items():
-        if recipe != "full":
-            mean, low, high = (-float(figure) + 0 for figure in re.findall(r"[-+][0-9.]+", row[4]))
-            lost[recipe] = f"{mean:.1f} [{high:.1f}, {low:.1f}]"
-    return real("aware")[0] + lines, lost
+    return [real("aware")[0], lines], losses(tables)
+
+
+def put(text, pattern, parts):
+    """Returns the text with the parts in the places that match, in order."""
+    places = list(re.finditer(pattern, text))
+    if len(places) != len(parts):
+        sys.exit(f"quality: {len(places)} places for {len(parts)} tables: {pattern}")
+    for place, lines in reversed(list(zip(places, parts))):
+        text = text[:place.start()] + "".join(f"{line}\n" for line in lines) + text[place.end():]
+    return text
+
+
+def write_later():
+    tables, lines = later()
+    for path, pattern, parts in ((PAGE, r"\| recipe \| for \|[^\n]*\n(?:\|[^\n]*\n)+", tables), (SOURCE, r'(?: +\{"[^"]+", [1-9][^\n]*\n)+', [lines])):
+        (ROOT / path).write_text(put((ROOT / path).read_text(encoding="utf-8"), pattern, parts), encoding="utf-8")
 
 
 def of_sum():
@@ -384,16 +395,14 @@ def of_sum():
 
 
 def check_later(page, source):
-    lines, lost = later()
-    table = source[source.index("for_later[] = {"):]
-    said = re.findall(r'"([^"]+)", false,\s*"([^"]*)"\}', table[:table.index("};")])[1:]  # the first is the full cache
-    lost["kvzip,format=int4"] = lost["kvzip,budget=0.3,format=int4"]  # the preset's budget
-    lines += of_sum().values()
-    complaints = [f"{PAGE}: lacks the line of `tools/quality.py --later`: {line}" for line in lines if line not in page]
+    tables, lines = later()
+    wanted = [*tables[0], *tables[1], *of_sum().values()]
+    complaints = [f"{PAGE}: lacks the line of `tools/quality.py --later`: {line}" for line in wanted if line not in page]
     complaints += [f"LISTED[{mode}] lacks {','.join(sorted(words))}, which recommend.c has" for mode in LISTED
                    for words in recommended(mode).keys() - set(map(frozenset, (recipe.split(",") for recipe in LISTED[mode])))]
-    return complaints + [f"recommend.c: {name} lost {figure}; later.csv says {lost.get(name)}" for name, figure in said
-                         if lost.get(name) != figure], len(lines) + len(said)
+    said = re.findall(r'^    \{"[^"]+", [1-9][^\n]*', source, re.M)
+    complaints += [f"{SOURCE}: {a} is {b} by later.csv" for a, b in itertools.zip_longest(said, lines) if a != b]
+    return complaints, len(wanted) + len(lines)
 
 
 # ---- the papers' claims on a real model -------------------------------------------------------------------------------
@@ -514,11 +523,7 @@ def self_test():
     assert check(choose.format("95.7", "int8") + "\n" + means.format("7.8", "95.7"), rows) == ([], 3)
     for page in (choose.format("95.8", "int8"), choose.format("95.7", "int9"), means.format("7.9", "95.7"), means.format("7.8", "9.57")):
         assert len(check(page, rows)[0]) == 1, page
-    lost = [{"recipe": "int8", "budget": "", "to_full": "-0.2", "low": "-0.5", "high": "+0.0"}]
-    source = 'recommendations[] = {{1, "full", false, "0"}, {0.5, "x", false,\n "%s"}, {0, NULL, false, NULL}};'
-    assert check_lost(choose.format("95.7", "int8"), lost, source % "0.2 [0.0, 0.5]") == ([], 1)
-    for page, figures in ((choose.format("95.7", "int8"), "0.3 [0.0, 0.5]"), ("", "0.2 [0.0, 0.5]")):
-        assert len(check_lost(page, lost, source % figures)[0]) == 1, page
+    assert put("a\nb 1\nb 2\nc\nb 3\n", r"(?:b[^\n]*\n)+", [["x"], ["y", "z"]]) == "a\nx\nc\ny\nz\n"
     print("quality: the check finds figures that differ from the table")
 
 
@@ -528,6 +533,7 @@ def main():
     parser.add_argument("--parts", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--rows", metavar="NAME,...", help="measure only these recipes of the plan")
     parser.add_argument("--later", action="store_true", help="print the tables of real models")
+    parser.add_argument("--write", action="store_true", help="with --later: into docs/quality.md and recommend.c")
     parser.add_argument("--papers", nargs="?", const="", metavar="MODEL", help="judge the papers' claims on a real model, or ask it")
     parser.add_argument("--repeat-heads", metavar="MODEL", help="train heads on repeated texts, and ask about other texts")
     parser.add_argument("--check", action="store_true", help="compare docs/quality.md with the tables")
@@ -535,18 +541,20 @@ def main():
     arguments = parser.parse_args()
     if arguments.self_test:
         return self_test()
+    if arguments.later and arguments.write:
+        return write_later()
     if arguments.later:
-        print("\n".join([*later()[0], "", *(f"{name}: the sum above the largest weights {line}" for name, line in of_sum().items())]))
+        tables, lines = later()
+        of_sums = (f"{name}: the sum above the largest weights {line}" for name, line in of_sum().items())
+        print("\n".join([*tables[0], *tables[1], "", *of_sums, "", *lines]))
         return 0
     if arguments.papers is not None:
         return papers_measure(arguments.papers) if arguments.papers else write(TABLES, "papers-claims", papers())
     if arguments.repeat_heads:
         return repeat_heads(arguments.repeat_heads)
     if arguments.check:
-        page, source = ((ROOT / path).read_text(encoding="utf-8") for path in (PAGE, "engine/compress/recipe/recommend.c"))
+        page, source = ((ROOT / path).read_text(encoding="utf-8") for path in (PAGE, SOURCE))
         complaints, n = check(page, read("suites"))
-        more, n_more = check_lost(page, read("suites"), source)
-        complaints, n = complaints + more, n + n_more
         try:
             more, n_more = check_later(page, source)
             complaints, n = complaints + more, n + n_more

@@ -429,9 +429,15 @@ void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
     char small[32], large[32];
     if (s->recipe[0]) { // an older coordinator does not report it
         struct sl_recipe recipe;
-        bool once = sl_recipe_parse(s->recipe, &recipe, NULL) == SL_OK && !sl_recipe_serves_later(&recipe);
-        fprintf(file, "recipe       %s\n%s", s->recipe,
-                once ? "questions    those in the prompt; later ones may find nothing\n" : "");
+        char caution[SL_CAUTION_BYTES] = "";
+        bool evicts = sl_recipe_parse(s->recipe, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe);
+        if (evicts && !sl_recipe_serves_later(&recipe)) {
+            strcpy(caution, "those in the prompt; later ones may find nothing");
+        } else if (evicts) {
+            sl_recipe_caution(s->recipe, s->n_prompt_tokens, caution);
+        }
+        fprintf(file, "recipe       %s\n", s->recipe);
+        fprintf(file, caution[0] ? "questions    %s\n" : "%s", caution);
     }
     if (s->sampling) {
         print_sampling(s->sampling, file);

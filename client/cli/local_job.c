@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/job/job_chat.h"
+#include "engine/compress/recipe/recipe.h"
 #include "engine/job/job_recipe.h"
 #include "engine/job/job_request.h"
 #include "engine/kvcache/capsule_file.h"
@@ -193,11 +194,23 @@ static enum sl_status ask(struct sl_conversation *conversation, const struct sl_
     return SL_OK;
 }
 
+// Warns before the text is read, which may take minutes.
+static void warn_of_length(const char *recipe, int64_t n_tokens) {
+    char caution[SL_CAUTION_BYTES];
+    sl_recipe_caution(recipe, n_tokens, caution);
+    if (caution[0]) {
+        sl_log_warn("client", "the text has %lld tokens: %s", (long long)n_tokens, caution);
+    }
+}
+
 static enum sl_status run_turn(struct job *job, struct sl_conversation *conversation, const char *text, bool first,
                                struct sl_error *err) {
     int32_t *ids = NULL;
     size_t n_ids;
     SL_TRY(encode_turn(job, text, first, &ids, &n_ids, err));
+    if (first && job->request->n_turns > 0) {
+        warn_of_length(job->recipe, (int64_t)n_ids);
+    }
     struct sl_local_request turn = local_request(job->local, &job->request->message, ids, n_ids, job);
     turn.prefilled_fn = first && job->capsule_path ? save_capsule : NULL;
     struct sl_local_result *result = calloc(1, sizeof *result); // it has every head's slots: too large for the stack

@@ -145,7 +145,16 @@ void sl_document_describe(const struct sl_document *document, struct sl_describe
     if (document->read_tokens > 0) {
         message_out->saved_ms = (double)document->saved_tokens * document->read_ms / (double)document->read_tokens;
     }
-    message_out->lost_points = (char *)sl_recipe_lost_points(document->recipe);
+    const struct sl_loss *loss = sl_recipe_loss(document->recipe, document->n_tokens);
+    described_out->lost_points[0] = '\0';
+    if (loss != NULL) {
+        sl_loss_format(loss, described_out->lost_points);
+        message_out->lost_tokens = loss->tokens;
+        message_out->lost_model = (char *)loss->model;
+    }
+    message_out->lost_points = described_out->lost_points;
+    sl_recipe_caution(document->recipe, document->n_tokens, described_out->caution);
+    message_out->caution = described_out->caution;
 }
 
 bool sl_document_has_text(const struct sl_document *a, const struct sl_document *b) {

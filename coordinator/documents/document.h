@@ -100,6 +100,7 @@ Sluice__V1__StoreKey sl_document_store_key(const struct sl_document *document);
 struct sl_described_document {
     Sluice__V1__Document message;
     char stores[SL_MAX_HOLDERS][64], *pointers[SL_MAX_HOLDERS], not_on_disk[160];
+    char lost_points[SL_LOSS_BYTES], caution[SL_CAUTION_BYTES];
 };
 // Returns the entry of a store; NULL: none. Call with the registry's lock held.
 struct sl_document_holder *sl_document_holder(const struct sl_document *document, const char *store);

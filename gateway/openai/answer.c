@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/compress/recipe/recipe.h"
 #include "proto/kept.h"
 
 // Logarithms and milliseconds have no more digits than this.
@@ -143,9 +144,13 @@ static json_t *drawn(const Sluice__V1__Sampling *s) {
 
 static json_t *measured(const struct sl_openai_answer *answer, const Sluice__V1__Statistics *s) {
     const Sluice__V1__Retrieval *r = s->retrieval; // NULL: nothing was offloaded
+    char caution[SL_CAUTION_BYTES] = "";
+    if (answer->request->message.document[0]) {
+        sl_recipe_caution(s->recipe, s->n_prompt_tokens, caution);
+    }
     return json_pack(
         "{s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:s, s:s*, s:s*, s:s*, "
-        "s:s*, s:f, s:o*}",
+        "s:s*, s:f, s:o*, s:s*}",
         "job_id", answer->job_id, "recipe", s->recipe, "read_tokens",
         (json_int_t)(s->n_prompt_tokens - s->n_reused_tokens), "reused_tokens", (json_int_t)s->n_reused_tokens,
         "queue_ms", s->queue_ms, "prefill_ms", s->prefill_ms, "ship_ms", s->ship_ms, "ttft_ms", s->ttft_ms, "tpot_ms",
@@ -155,7 +160,7 @@ static json_t *measured(const struct sl_openai_answer *answer, const Sluice__V1_
         (json_int_t)(r ? r->reused_tokens : 0), "retries", (json_int_t)s->retries, "transport", s->transport, "kept",
         sl_kept_word(s->kept), "kept_state", sl_kept_word(s->kept_state), "not_cached",
         sl_not_cached_word(s->not_cached), "not_joined", sl_not_joined_word(s->not_joined), "restore_ms", s->restore_ms,
-        "sampling", drawn(s->sampling));
+        "sampling", drawn(s->sampling), "caution", caution[0] ? caution : NULL);
 }
 
 static json_t *object_with(const struct sl_openai_answer *answer, const char *kind, json_t *choices) {

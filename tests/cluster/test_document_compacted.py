@@ -55,7 +55,7 @@ def test_it_is_the_document_of_one_process_on_every_cluster():
         code, out, err = sluice(cluster, "doc", "ask", "gpl", "--check", FACT, "-n", "12", "--stop", ".")
         assert code == 0 and out.splitlines()[0] == here[0] and "check: the text is read again, under the recipe full" in err, (out, err)
         code, out, _ = sluice(cluster, "doc", "show", "gpl")
-        assert code == 0 and f"recipe       {RECIPE}" in out and "of 100 points with SmolLM2-135M" in out, out
+        assert code == 0 and f"recipe       {RECIPE}" in out and "of 100 points with Qwen2.5-Coder-1.5B at 2048 tokens" in out, out
         with Cluster() as second:
             code, _, err = sluice(second, "doc", "import", "there", path)
             assert code == 0, err

@@ -41,7 +41,8 @@ def test_the_command():
         assert sluice(cluster, "doc", "ask", "gpl,,other", "Why?")[0] == 2 and sluice(cluster, "doc", "ask", "gpl,gpl", "Why?")[0] == 2
         assert sluice(cluster, "doc", "rm", "other")[0] == 0
         code, _, err = sluice(cluster, "doc", "add", "less", "-", "--ship-at-most", "10", text=TEXT)
-        assert code == 0 and of(cluster.channel, "Get", "less").recipe == KVZIP, err
+        less = of(cluster.channel, "Get", "less")
+        assert code == 0 and less.recipe == KVZIP and not less.caution and "points" not in err, (less, err)
         code, _, err = sluice(cluster, "doc", "add", "less", "-", "--ship-at-most", "5", text=TEXT)  # what a question in the prompt may have
         assert code == 2 and "no recommended recipe ships so little" in err, (code, err)
         assert sluice(cluster, "doc", "add", "less", "-", "--ship-at-most", "10", "--recipe", "full", text=TEXT)[0] == 2
@@ -188,6 +189,18 @@ def check_bench(gateway):
     assert done.returncode == 2 and "different ways" in done.stderr, done
 
 
+def check_caution(cluster, gateway, chat):
+    """A text that is longer than its recipe was measured to hold at: said by the command, gRPC and HTTP, and in each answer."""
+    code, out, err = sluice(cluster, "doc", "add", "long", "-", "--ship-at-most", "10", text=document(12000, seed=9))
+    caution = of(cluster.channel, "Get", "long").caution
+    assert code == 0 and "hold up to 2048 tokens: at 8192 it lost" in caution and "full,format=int4 (30% of the bytes)" in caution, (out, caution)
+    assert f"tokens: {caution}\n" in err and f"caution      {caution}\n" in sluice(cluster, "doc", "show", "long")[1], err
+    assert json.loads(gateway.get("/v1/documents/long")[1])["caution"] == caution
+    status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "long"})
+    assert status == 200 and reply["sluice"]["caution"] == caution, reply
+    assert delete(gateway, "/v1/documents/long")[0] == 200
+
+
 def test_http_and_chats():
     with chatting_model() as model, Cluster(model=model) as cluster, Gateway(cluster) as gateway:
         status, made = gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})
@@ -243,8 +256,9 @@ def test_http_and_chats():
             assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "ship_at_most": few})["param"] == "ship_at_most"
         assert "one of them" in gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "ship_at_most": 10, "recipe": "full"})["message"]
         status, less = gateway.post("/v1/documents", {"name": "less", "text": TEXT, "ship_at_most": 10, "recipe": None})
-        assert status == 200 and less["recipe"] == KVZIP, less
+        assert status == 200 and less["recipe"] == KVZIP and less["caution"] == "", less
         assert delete(gateway, "/v1/documents/less")[0] == 200
+        check_caution(cluster, gateway, chat)
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 0})["param"] == "replicas"
         assert "2 stores" in gateway.refusal(409, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 2})["message"]
         assert gateway.refusal(400, "/v1/documents", "{")["type"] == "invalid_request_error"
@@ -254,6 +268,7 @@ def test_http_and_chats():
         # The same over HTTP.
         status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "gpl"})
         cost, usage = reply["sluice"], reply["usage"]
+        assert "caution" not in cost, cost
         assert cost["reused_tokens"] == usage["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply
         assert cost["read_tokens"] + cost["reused_tokens"] == usage["prompt_tokens"] and cost["capsule_bytes"] > 0 and cost["total_ms"] > 0, reply
         eventually(lambda: json.loads(gateway.get("/v1/documents/gpl")[1])["questions"] == 4, 10, "four answers counted")

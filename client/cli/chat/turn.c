@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "client/cli/chat/chat.h"
 #include "client/cli/follow.h"
+#include "engine/compress/recipe/recipe.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "proto/copy.h"
 #include "proto/kept.h"
@@ -131,6 +132,17 @@ static void count(struct sl_chat_session *chat) {
                                                          .not_cached = sl_not_cached_word(s->not_cached)};
 }
 
+// Says once in a conversation that a turn read more than its recipe was measured to hold at.
+static void tell_caution(const struct sl_chat_session *chat) {
+    char caution[SL_CAUTION_BYTES] = "";
+    for (size_t i = 0; chat->last && i < chat->n_turns && !caution[0]; i++) {
+        sl_recipe_caution(chat->last->recipe, chat->turns[i].n_read, caution);
+        if (caution[0] && i + 1 == chat->n_turns && !chat->config->quiet) {
+            fprintf(stderr, "sluice chat: %lld tokens were read: %s\n", (long long)chat->turns[i].n_read, caution);
+        }
+    }
+}
+
 static void tell_turn(const struct sl_chat_session *chat) {
     if (chat->n_turns > 0 && !chat->config->quiet && !chat->config->tool.json && sl_terminal_width(STDERR_FILENO) > 0) {
         const struct sl_chat_turn *turn = &chat->turns[chat->n_turns - 1];
@@ -213,6 +225,7 @@ static int end_turn(struct turn *turn, enum sl_status status, struct sl_error *e
                    : sl_tool_complain("chat", err);
         count(chat);
         tell_turn(chat);
+        tell_caution(chat);
     }
     return code;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "client/cli/commands/commands.h"
+#include "client/cli/commands/doc_show.h"
 #include "client/cli/commands/doc_text.h"
 #include "client/cli/message_json.h"
 #include "client/cli/progress.h"
@@ -21,107 +22,6 @@
 
 #define CONVERT_MS        120000
 #define DEADLINE_SLACK_MS 15000 // the coordinator ends the job at its deadline, and then waits for the store
-
-// ---- one document ---------------------------------------------------------------------------------------------------
-
-static const char *time_text(int64_t ms, char buf[SL_UTC_BYTES]) {
-    if (ms <= 0) {
-        return "never";
-    }
-    sl_utc_text(ms, buf);
-    return buf;
-}
-
-// Lists the stores that have the document; the last ones are left out where the buffer ends.
-static const char *stores_text(const Sluice__V1__Document *document, char *buf, size_t n_buf) {
-    size_t n = 0;
-    buf[0] = '\0';
-    for (size_t i = 0; i < document->n_stores && n < n_buf; i++) {
-        n += (size_t)snprintf(buf + n, n_buf - n, "%s%s", i > 0 ? ", " : "", document->stores[i]);
-    }
-    if (document->n_stores < (size_t)document->replicas && n < n_buf) {
-        snprintf(buf + n, n_buf - n, " (%zu of %d)", document->n_stores, document->replicas);
-    }
-    return buf;
-}
-
-static void show_balance(const Sluice__V1__Document *document) {
-    printf("saved        %" PRId64 " tokens not read again for %" PRId64 " questions", document->saved_tokens,
-           document->n_questions);
-    if (document->saved_ms > 0) {
-        printf(": about %.1f s", document->saved_ms / 1000);
-    }
-    printf(", since the coordinator started\n");
-    if (strcmp(document->lost_points, "0") == 0) {
-        printf("lost         nothing: the recipe keeps the full cache\n");
-    } else if (document->lost_points[0]) {
-        printf("lost         %s of 100 points with SmolLM2-135M (docs/quality.md); `sluice doc ask --check` compares\n",
-               document->lost_points);
-    } else {
-        printf("lost         not measured for this recipe; `sluice doc ask --check` compares\n");
-    }
-}
-
-static void show(const Sluice__V1__Document *document, bool json) {
-    char capsule[32], created[SL_UTC_BYTES], expires[SL_UTC_BYTES];
-    if (json) {
-        sl_message_print_json(&document->base, stdout);
-        return;
-    }
-    printf("name         %s\n", document->name);
-    if (document->tenant[0]) {
-        printf("tenant       %s\n", document->tenant);
-    }
-    printf("text         %" PRId64 " bytes, %" PRId64 " tokens, read as %s\n", document->text_bytes, document->n_tokens,
-           document->chat ? "a user's message" : "text");
-    printf("sha256       %s\n", document->sha256);
-    printf("recipe       %s\n", document->recipe);
-    printf("model        %016" PRIx64 "%s\n", document->model_fingerprint,
-           document->other_model ? ": NOT the cluster's: delete the document, and add it again" : "");
-    printf("capsule      %s%s\n", sl_format_bytes((double)document->capsule_bytes, capsule, sizeof capsule),
-           document->reading ? ", being read" : "");
-    if (document->offloaded_bytes > 0) {
-        printf("offloaded    %s\n", sl_format_bytes((double)document->offloaded_bytes, capsule, sizeof capsule));
-    }
-    char stores[256];
-    printf("store        %s%s%s%s\n",
-           document->store[0]      ? stores_text(document, stores, sizeof stores)
-           : document->other_model ? "none"
-                                   : "none now: the cluster reads the text again, unless --salt-file is another one",
-           !document->store[0] ? ""
-           : document->on_disk ? ", in memory and on disk"
-                               : ", in memory only",
-           document->not_on_disk[0] ? ": " : "", document->not_on_disk);
-    printf("replicas     %d%s\n", document->replicas,
-           document->store[0] && document->n_stores < (size_t)document->replicas ? ": the others get a copy soon" : "");
-    show_balance(document);
-    printf("added        %s\n", time_text(document->created_ms, created));
-    printf("ends         %s%s\n", time_text(document->expires_ms, expires),
-           document->ends_with_cluster ? ", and with the cluster; " SL_KEEPING_DOCUMENTS : "");
-}
-
-enum sl_status sl_command_doc_done(Sluice__V1__Document *document, const char *word, bool json) {
-    char bytes[32], ends[SL_UTC_BYTES];
-    bool is_kept = strcmp(word, "removed") != 0;
-    sl_format_bytes((double)(document->capsule_bytes + document->offloaded_bytes), bytes, sizeof bytes);
-    if (json) {
-        sl_message_print_json(&document->base, stdout);
-    } else if (document->was_there) { // --keep and --replicas have changed nothing
-        printf("%s was there already, and stays as it was: %" PRId64 " tokens, %s, replicas %d, ends %s\n",
-               document->name, document->n_tokens, bytes, document->replicas, time_text(document->expires_ms, ends));
-    } else {
-        printf("%s %s: %" PRId64 " tokens, %s\n", word, document->name, document->n_tokens, bytes);
-    }
-    if (!json && is_kept && document->not_on_disk[0]) {
-        fprintf(stderr, "%s%s: %s\n", document->name, document->on_disk ? "" : " is in memory only",
-                document->not_on_disk);
-    }
-    if (!json && is_kept && document->ends_with_cluster) {
-        fprintf(stderr, "%s ends with the cluster; " SL_KEEPING_DOCUMENTS "\n", document->name);
-    }
-    sluice__v1__document__free_unpacked(document, NULL);
-    return SL_OK;
-}
 
 // ---- add ------------------------------------------------------------------------------------------------------------
 
@@ -213,7 +113,7 @@ static enum sl_status add_text(struct sl_client *client, void *arg, struct sl_er
     if (progress.width > 0 && !progress.json) {
         sl_progress_clear(stderr);
     }
-    return status == SL_OK ? sl_command_doc_done(document, "added", config->tool.json) : status;
+    return status == SL_OK ? sl_doc_done(document, "added", config->tool.json) : status;
 }
 
 static enum sl_status add(void *arg, struct sl_error *err) {
@@ -263,11 +163,12 @@ static void print_table(const Sluice__V1__ListDocumentsReply *reply) {
                      document->recipe,
                      document->reading       ? "(being read)"
                      : document->other_model ? "(another model)"
-                     : document->store[0]    ? stores_text(document, stores, sizeof stores)
+                     : document->store[0]    ? sl_doc_stores_text(document, stores, sizeof stores)
                                              : "none");
         sl_table_add(&table, "%s\t%s", document->on_disk ? "yes" : "no",
-                     document->ends_with_cluster && document->expires_ms <= 0 ? "with the cluster"
-                                                                              : time_text(document->expires_ms, ends));
+                     document->ends_with_cluster && document->expires_ms <= 0
+                         ? "with the cluster"
+                         : sl_doc_time_text(document->expires_ms, ends));
         sl_table_add(&table, "%s", document->tenant[0] ? document->tenant : "-");
     }
     sl_table_finish(&table, stdout);
@@ -309,7 +210,7 @@ static enum sl_status show_one(struct sl_client *client, void *arg, struct sl_er
     const struct sl_tool_config *config = arg;
     Sluice__V1__Document *document;
     SL_TRY(sl_client_get_document(client, config->arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err));
-    show(document, config->json);
+    sl_doc_show(document, config->json);
     sluice__v1__document__free_unpacked(document, NULL);
     return SL_OK;
 }
@@ -332,7 +233,7 @@ static enum sl_status remove_one(struct sl_client *client, void *arg, struct sl_
     Sluice__V1__Document *document;
     SL_TRY(
         sl_client_delete_document(client, config->arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err));
-    return sl_command_doc_done(document, "removed", config->json);
+    return sl_doc_done(document, "removed", config->json);
 }
 
 static int rm(int argc, char **argv) {
@@ -386,7 +287,7 @@ static enum sl_status keep(struct sl_client *client, void *arg, struct sl_error 
         sl_message_print_json(&document->base, stdout);
     } else {
         printf("kept %s: replicas %d, ends %s\n", document->name, document->replicas,
-               time_text(document->expires_ms, ends));
+               sl_doc_time_text(document->expires_ms, ends));
     }
     sluice__v1__document__free_unpacked(document, NULL);
     return SL_OK;

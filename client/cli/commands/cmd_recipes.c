@@ -84,13 +84,14 @@ static void list_recommendations(bool later, bool as_json) {
                                         {"NEEDS", false}};
     struct sl_table table = SL_TABLE(columns);
     for (const struct sl_recommendation *r = sl_recipe_recommendations(later); r->recipe; r++) {
+        char needs[SL_CAUTION_BYTES];
+        sl_recommendation_needs(r, needs);
         if (as_json) {
             sl_json_print(json_pack("{s:f, s:s, s:b, s:b, s:s}", "ships_at_most", r->share, "recipe", r->recipe,
-                                    "later_questions", later, "needs_retaining_heads", r->needs_heads, "needs",
-                                    sl_recommendation_needs(r)),
+                                    "later_questions", later, "needs_retaining_heads", r->needs_heads, "needs", needs),
                           JSON_COMPACT, stdout);
         } else {
-            sl_table_add(&table, "%.0f%%\t%s\t%s", 100 * r->share, r->recipe, sl_recommendation_needs(r));
+            sl_table_add(&table, "%.0f%%\t%s\t%s", 100 * r->share, r->recipe, needs);
         }
     }
     if (!as_json) {

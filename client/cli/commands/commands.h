@@ -9,11 +9,6 @@ int sl_command_up(int argc, char **argv);
 int sl_command_down(int argc, char **argv);
 int sl_command_status(int argc, char **argv);
 int sl_command_doc(int argc, char **argv);
-#define SL_KEEPING_DOCUMENTS "`sluice up --state DIR` keeps documents"
-struct Sluice__V1__Document;
-// Prints what was done with a document, with a note on standard error if it is lost when the cluster ends; and frees it.
-// Returns SL_OK.
-enum sl_status sl_command_doc_done(struct Sluice__V1__Document *document, const char *word, bool json);
 int sl_command_doc_ask(int argc, char **argv); // of `sluice doc`
 int sl_command_doc_export(int argc, char **argv);
 int sl_command_doc_import(int argc, char **argv);

@@ -221,7 +221,6 @@ struct sl_recommendation {
     double share;
     const char *recipe;
     bool needs_heads; // the model needs retaining heads
-    const char *lost; // points of 100 that it lost to the full cache, with a 95% interval: suites.csv of docs/quality
 };
 const struct sl_recommendation *sl_recipe_recommendations(bool later);
 // Returns whether questions that come after the prompt was compressed find what the recipe kept: it evicts nothing,
@@ -230,10 +229,24 @@ bool sl_recipe_serves_later(const struct sl_recipe *recipe);
 // Returns whether documents may have it: it serves later questions, does not thin what it offloads, and reading a question
 // evicts nothing again from pages that other questions share. Quantized pages are never evicted from (engine/runner/turn.h).
 bool sl_recipe_keeps_documents(const struct sl_recipe *recipe);
-// Returns what a recommendation asks of the prompt, the model or prefill; "" if nothing.
-const char *sl_recommendation_needs(const struct sl_recommendation *recommendation);
+#define SL_CAUTION_BYTES 320
+// Writes what a recommendation asks of the prompt, the model or prefill, and of the text's length where it failed; "" if nothing.
+void sl_recommendation_needs(const struct sl_recommendation *recommendation, char needs_out[SL_CAUTION_BYTES]);
 
-// Returns `lost` of the recommendation that is this recipe, however written; "" if there is none.
-const char *sl_recipe_lost_points(const char *recipe);
+// Points of 100 that a recipe lost to the full cache, with a 95% interval, if questions came later (docs/quality/later.csv).
+struct sl_loss {
+    const char *recipe;
+    int tokens; // of the texts; 0: nothing is lost at any length
+    const char *model;
+    double points, low, high;
+};
+// Returns the loss of a recommended recipe, however written, at the shortest measured length that is no shorter than the
+// text, else at the longest; NULL: not measured.
+const struct sl_loss *sl_recipe_loss(const char *recipe, int64_t n_tokens);
+#define SL_LOSS_BYTES 48
+void sl_loss_format(const struct sl_loss *loss, char text_out[SL_LOSS_BYTES]); // "0" if nothing is lost
+// Writes a sentence if the text is longer than the recipe was measured to hold at: it has lost at most 5 points. "" if not,
+// or if the recipe was never measured.
+void sl_recipe_caution(const char *recipe, int64_t n_tokens, char caution_out[SL_CAUTION_BYTES]);
 // Returns the recommendation for at most `share`; NULL if no recipe ships so little.
 const struct sl_recommendation *sl_recipe_recommend(double share, bool later);

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "prefill/internal.h"
 
-// What each step takes, in ms.
+// Times of the steps, in ms.
 #define OPEN   436 // opening the remote KVs
 #define REUSE  50
 #define QUEUE  9

@@ -31,10 +31,24 @@ static void test_documents_count_what_they_save(void **state) {
     assert_int_equal(message.n_questions, 3);
     assert_int_equal(message.saved_tokens, 160);
     assert_true(message.saved_ms == 800 && message.read_tokens == 80 && message.read_ms == 400);
-    assert_string_equal(message.lost_points, sl_recipe_lost_points("full,format=int4"));
-    assert_string_not_equal(message.lost_points, "");
+    char lost[SL_LOSS_BYTES];
+    const struct sl_loss *loss = sl_recipe_loss("full,format=int4", document->n_tokens);
+    sl_loss_format(loss, lost);
+    assert_string_equal(message.lost_points, lost);
+    assert_int_equal(message.lost_tokens, loss->tokens);
+    assert_string_equal(message.lost_model, loss->model);
+    assert_string_equal(message.caution, "");
+    document->n_tokens = 8000; // longer than a tenth was measured to hold at
+    strcpy(document->recipe, "kvzip,heads=pages,budget=0.33,format=int4");
+    message = described(documents, document);
+    assert_non_null(strstr(message.caution, "hold up to 2048 tokens"));
+    assert_int_equal(message.lost_tokens, 8192);
     strcpy(document->recipe, "full,format=int2");
-    assert_string_equal(described(documents, document).lost_points, "");
+    message = described(documents, document);
+    assert_string_equal(message.lost_points, "");
+    assert_string_equal(message.caution, "");
+    assert_int_equal(message.lost_tokens, 0);
+    document->n_tokens = 10;
     sl_document_unref(&document);
     sl_documents_destroy(&documents);
 
