@@ -148,11 +148,12 @@ enum sl_status sl_coordinator_send_document(struct sl_coordinator *coordinator, 
                                             const struct sl_document *document, unsigned reply);
 /*
  * documents_add.c: checks a document as it is added, and makes it, with the key of its capsule, without entering it into the
- * registry. The caller owns the reference *document_out and *tokens_out, its n_tokens token ids. Statuses as those of Add.
+ * registry. known_tokens: how many it had when it was read. The caller owns the reference *document_out and *tokens_out, its
+ * n_tokens token ids. Statuses as those of Add.
  */
 enum sl_status sl_coordinator_plan_document(struct sl_call_memory *memory, const Sluice__V1__AddDocumentRequest *asked,
-                                            struct sl_document **document_out, int32_t **tokens_out,
-                                            struct sl_error *err);
+                                            int64_t known_tokens, struct sl_document **document_out,
+                                            int32_t **tokens_out, struct sl_error *err);
 // documents_add.c: enters a planned document into the registry, if its store has room for it, and tells the stores.
 enum sl_status sl_coordinator_enter_document(struct sl_coordinator *coordinator, struct sl_document *document,
                                              struct sl_error *err);

@@ -41,6 +41,7 @@ struct adding {
     int64_t planned_bytes;              // of its capsule and offloaded layers
     Sluice__V1__Kept kept;              // as the job reported it
     bool is_there;                      // an earlier call has added the same document
+    int64_t known_tokens;               // of the same document as it was read before; 0: not known
 };
 
 // ---- checking -------------------------------------------------------------------------------------------------------
@@ -66,9 +67,13 @@ static enum sl_status hold_tokens(struct adding *adding, struct sl_error *err) {
     return sl_call_memory_hold(adding->memory, (sizeof(int32_t) + 1) * strlen(adding->asked->text), err);
 }
 
-// Cuts the prompt to what questions on the text begin with, if the recipe evicts or offloads: neither the capsule nor the
-// last segment can be cut afterwards.
-static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec, struct sl_error *err) {
+/*
+ * Cuts the prompt to what questions on the text begin with: so they begin with the whole capsule, which cannot be cut within
+ * a packed page, or at all if the recipe evicts, and with the last segment of offloaded layers. Earlier versions left the
+ * prompt whole under other recipes: a document that was read so stays so.
+ */
+static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec, bool *is_cut_out,
+                                 struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     const struct sl_recipe *recipe = &spec->parsed_recipe;
     if (!sl_recipe_keeps_documents(recipe)) {
@@ -81,7 +86,8 @@ static enum sl_status cut_prompt(struct adding *adding, struct sl_job_spec *spec
             : sl_recipe_serves_later(recipe) ? "evicts again for each, unless it has format=int8, int4 or int2"
                                              : "evicts for the first one");
     }
-    if (!sl_recipe_evicts(recipe) && !sl_recipe_offloads(recipe)) {
+    *is_cut_out = sl_recipe_evicts(recipe) || sl_recipe_offloads(recipe) || adding->known_tokens != spec->n_tokens;
+    if (!*is_cut_out) {
         return SL_OK;
     }
     bool chat = adding->reading.request.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
@@ -107,7 +113,8 @@ static enum sl_status check_offloaded(const struct sl_job_spec *spec, struct sl_
 static enum sl_status make_document(struct adding *adding, struct sl_job_spec *spec, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     const Sluice__V1__AddDocumentRequest *asked = adding->asked;
-    SL_TRY(cut_prompt(adding, spec, err));
+    bool is_cut;
+    SL_TRY(cut_prompt(adding, spec, &is_cut, err));
     SL_TRY(check_offloaded(spec, err));
     // Prefill continues from whole blocks, and from no fewer tokens than a chunk (net/store/store.h).
     int64_t unit = spec->demand.offloaded.n > 0 ? spec->demand.offloaded_unit : SL_PREFIX_BLOCK,
@@ -125,6 +132,7 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     document->model_fingerprint = coordinator->model_fingerprint;
     document->capsule.model_fingerprint = sl_model_set_fingerprint(coordinator->model_fingerprint, rope_set);
     document->capsule.recipe_fingerprint = sl_recipe_fingerprint(&spec->parsed_recipe);
+    document->is_cut = is_cut;
     document->capsule_tokens = spec->demand.n_prefill_tokens;
     document->capsule.prefix_hash = sl_prefix_hash(&spec->salt, spec->tokens, document->capsule_tokens);
     document->salt_proof = sl_salted_hash(&spec->salt, document->name, strlen(document->name));
@@ -242,7 +250,19 @@ static enum sl_status await_reading(const struct adding *adding, struct sl_error
     return SL_OK;
 }
 
+// Finds out how many tokens a document of this name has that is there: it may be the same one.
+static void find_known(struct adding *adding) {
+    struct sl_document *there = NULL;
+    struct sl_error none = {0};
+    if (sl_documents_find(adding->coordinator->documents, sl_rpc_call_identity(adding->call)->tenant,
+                          adding->asked->name, &there, &none) == SL_OK) {
+        adding->known_tokens = there->n_tokens;
+        sl_document_unref(&there);
+    }
+}
+
 static enum sl_status check(struct adding *adding, struct sl_error *err) {
+    find_known(adding);
     enum sl_status status = plan(adding, err);
     struct sl_document *same =
         status == SL_OK ? sl_documents_find_same(adding->coordinator->documents, adding->document) : NULL;
@@ -256,9 +276,13 @@ static enum sl_status check(struct adding *adding, struct sl_error *err) {
 }
 
 enum sl_status sl_coordinator_plan_document(struct sl_call_memory *memory, const Sluice__V1__AddDocumentRequest *asked,
-                                            struct sl_document **document_out, int32_t **tokens_out,
-                                            struct sl_error *err) {
-    struct adding adding = {.coordinator = memory->coordinator, .call = memory->call, .memory = memory, .asked = asked};
+                                            int64_t known_tokens, struct sl_document **document_out,
+                                            int32_t **tokens_out, struct sl_error *err) {
+    struct adding adding = {.coordinator = memory->coordinator,
+                            .call = memory->call,
+                            .memory = memory,
+                            .asked = asked,
+                            .known_tokens = known_tokens};
     enum sl_status status = check_fields(adding.coordinator, asked, err);
     SL_THEN(status, hold_tokens(&adding, err));
     SL_THEN(status, plan(&adding, err));

@@ -33,7 +33,7 @@ static enum sl_status begin(struct sl_coordinator *coordinator, struct sl_docume
     sl_document_reading_init(&reading, document->name, document->text, document->recipe, document->chat);
     enum sl_status status = check_room(coordinator, document, err);
     Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
-    if (status == SL_OK && sl_document_is_cut(document)) { // exactly the tokens of its capsule
+    if (status == SL_OK && document->is_cut) { // exactly the tokens of its capsule
         int64_t n = document->n_tokens;
         status = sl_coordinator_encode_compacted(coordinator, document->text, document->chat, &ids.ids, &n, err);
         ids.n_ids = (size_t)n;

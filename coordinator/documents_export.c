@@ -58,7 +58,7 @@ static enum sl_status make_head(struct exporting *exporting, struct sl_error *er
     asked.raw = !document->chat;
     struct sl_document *planned = NULL;
     int32_t *tokens = NULL;
-    SL_TRY(sl_coordinator_plan_document(&exporting->memory, &asked, &planned, &tokens, err));
+    SL_TRY(sl_coordinator_plan_document(&exporting->memory, &asked, document->n_tokens, &planned, &tokens, err));
     enum sl_status status = SL_OK;
     if (memcmp(&planned->capsule, &document->capsule, sizeof planned->capsule) != 0) {
         status = sl_fail(err, SL_ERR_PRECONDITION,

@@ -200,8 +200,8 @@ static enum sl_status plan(struct importing *importing, struct sl_error *err) {
     asked.keep_ms = importing->keep_ms;
     SL_FAIL_IF(head->chat && coordinator->chat_template == NULL, err, SL_ERR_PRECONDITION,
                "the file was read for chats, and this cluster's model has no template");
-    enum sl_status status =
-        sl_coordinator_plan_document(&importing->memory, &asked, &importing->document, &importing->tokens, err);
+    enum sl_status status = sl_coordinator_plan_document(&importing->memory, &asked, head->n_tokens,
+                                                         &importing->document, &importing->tokens, err);
     SL_THEN_FAIL_IF(status, (importing->document->n_offloaded_heads > 0) != (head->layers_bytes > 0), err,
                     SL_ERR_PRECONDITION, "the file has %soffloaded layers, and is of %.200s: add the text instead",
                     head->layers_bytes > 0 ? "" : "no ", head->recipe);

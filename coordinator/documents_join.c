@@ -187,8 +187,9 @@ static enum sl_status append(struct sl_joined_prompt *prompt, const int32_t *ids
 static void add_part(struct sl_joined_prompt *prompt, int i, struct ids *all, size_t begin, size_t end) {
     const struct sl_document *document = prompt->documents[i];
     int64_t n_capsule = document->capsule_tokens, from = (int64_t)begin + prompt->n_reread;
-    struct sl_hash128 hash = sl_prefix_hash(&prompt->salt, all->ids, (int64_t)all->n - 1);
-    if (n_capsule != (int64_t)all->n - 1 || !sl_hash128_equals(&hash, &document->capsule.prefix_hash)) {
+    struct sl_hash128 hash =
+        n_capsule < (int64_t)all->n ? sl_prefix_hash(&prompt->salt, all->ids, n_capsule) : (struct sl_hash128){{0}};
+    if (!sl_hash128_equals(&hash, &document->capsule.prefix_hash)) {
         return;
     }
     int64_t until = (int64_t)end < n_capsule ? (int64_t)end : n_capsule,
@@ -198,7 +199,7 @@ static void add_part(struct sl_joined_prompt *prompt, int i, struct ids *all, si
     }
     struct sl_job_join *join = &prompt->joins[prompt->n_joins];
     *join = (struct sl_job_join){.tokens = all->ids,
-                                 .n_all = (int64_t)all->n,
+                                 .n_all = n_capsule + 1,
                                  .from = from,
                                  .n_tokens = n,
                                  .at = (int64_t)prompt->ids.n_ids + prompt->n_reread,

@@ -290,25 +290,25 @@ static enum sl_status begin_with(const struct sl_document *document, int64_t sto
     return SL_OK;
 }
 
-// Has the job go on from the document's capsule, if that is used whole and is what this prompt begins with.
-SL_APART static void begin_compacted(struct sl_coordinator *coordinator, const struct sl_document *document,
-                                     struct sl_job_spec *spec) {
+// Has the job go on from the document's whole capsule, if that is what this prompt begins with.
+SL_APART static void begin_whole(struct sl_coordinator *coordinator, const struct sl_document *document,
+                                 struct sl_job_spec *spec) {
     const struct sl_capsule_id *id = &document->capsule;
     int64_t n = document->capsule_tokens;
     int rope_set = sl_model_rope_set(&coordinator->model, spec->n_tokens + spec->max_new_tokens);
     struct sl_hash128 hash =
         n < spec->n_tokens ? sl_prefix_hash(&spec->salt, spec->tokens, n) : (struct sl_hash128){{0}};
-    if (spec->no_reuse || !sl_document_is_compacted(document) || !sl_hash128_equals(&hash, &id->prefix_hash) ||
+    if (spec->no_reuse || document->n_offloaded_heads > 0 || !sl_hash128_equals(&hash, &id->prefix_hash) ||
         sl_model_set_fingerprint(coordinator->model_fingerprint, rope_set) != id->model_fingerprint) {
         return;
     }
     struct sl_described_document described; // its bytes, as the stores have told
     sl_documents_describe(coordinator->documents, document, coordinator->model_fingerprint, &described);
-    spec->compacted = (struct sl_session_copy){.model_fingerprint = id->model_fingerprint,
-                                               .recipe_fingerprint = id->recipe_fingerprint,
-                                               .history = id->prefix_hash,
-                                               .n_tokens = n,
-                                               .bytes = described.message.capsule_bytes};
+    spec->whole = (struct sl_session_copy){.model_fingerprint = id->model_fingerprint,
+                                           .recipe_fingerprint = id->recipe_fingerprint,
+                                           .history = id->prefix_hash,
+                                           .n_tokens = n,
+                                           .bytes = described.message.capsule_bytes};
 }
 
 // Notes how much of the prompt's offloaded layers the store of its first document has, and how long reading that took.
@@ -335,7 +335,7 @@ static enum sl_status specify_with(struct sl_coordinator *coordinator, const str
     sl_document_prompt_cleanup(&prompt);
     SL_THEN(status, begin_with(document, document->capsule_tokens, spec_out, err));
     if (status == SL_OK) {
-        begin_compacted(coordinator, document, spec_out);
+        begin_whole(coordinator, document, spec_out);
         share_offloaded(coordinator, document, spec_out);
     }
     return status;
@@ -360,6 +360,7 @@ static enum sl_status specify_joined(struct sl_coordinator *coordinator, const s
         spec_out->n_joins = prompt.n_joins;
         spec_out->joined_tokens = prompt.joined_tokens;
         spec_out->not_joined = prompt.not_joined;
+        begin_whole(coordinator, first, spec_out);
         share_offloaded(coordinator, first, spec_out);
         prompt.joins = NULL;
         prompt.n_joins = 0;

@@ -243,10 +243,11 @@ void sl_kept_end_fetch(struct sl_kept *kept, struct sl_kept_fetch *fetch) {
     pthread_cond_broadcast(&kept->returned);
 }
 
-// Notes a use of a base. n_tokens: whole blocks, at least one, that the prompt has in common with it.
+// Notes a use of a base. n_tokens: at least a block, that the prompt has in common with it. A later prompt is compared by
+// whole blocks.
 static void note_use(struct sl_kept_session *base, const struct sl_kept_prompt *prompt, int64_t n_tokens) {
     base->deadline_ns = sl_deadline_in_ms(BASE_MS);
-    base->n_matched = n_tokens;
+    base->n_matched = n_tokens / SL_PREFIX_BLOCK * SL_PREFIX_BLOCK;
     base->matched = prompt->keys[n_tokens / SL_PREFIX_BLOCK - 1];
 }
 

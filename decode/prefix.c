@@ -7,8 +7,8 @@
  *         capsule as if prefill had begun it, and has the same bits. If the store does not answer, the worker uses what it
  *         holds. Answers that want the same capsule at the same time wait for one fetch and share its pages (decode/kept.h).
  *         The capsule of the whole prompt is not shared: the answer continues on its last page.
- *         A capsule with evicted slots (whole_tokens) cannot be cut: it is shared whole, and its last pages are copied. Its
- *         tokens identify it, so the store is not asked for one that is held.
+ *         A capsule of which the prompt has all tokens is shared whole, and its last pages are copied. One with evicted slots
+ *         (whole_tokens) cannot be cut; its tokens identify it, so the store is not asked for one that is held.
  *         Parts of the prompt that other capsules hold come the same way, and the reader joins them (engine/runner/join.h).
  * Threads: the handlers of Decode.Run.
  */
@@ -207,7 +207,8 @@ static enum sl_status use_match(struct beginning *b, struct sl_session **session
     SL_THEN(status, promise_rest(b, b->match.n_tokens, why_out, err));
     SL_TRY(status);
     b->prompt.id.prefix_hash = b->match.capsule_hash;
-    bool shared = b->match.n_tokens % SL_PAGE_SLOTS == 0 && !sl_store_match_is_whole(&b->store, &b->match) &&
+    bool shareable = b->match.n_tokens % SL_PAGE_SLOTS == 0 || b->match.n_tokens == b->match.capsule_tokens;
+    bool shared = shareable && b->match.n_tokens >= SL_PREFIX_BLOCK && !sl_store_match_is_whole(&b->store, &b->match) &&
                   !sl_hash128_is_zero(&b->match.capsule_hash);
     if (shared) {
         return share_or_fetch(b, session_out, err);
@@ -217,6 +218,14 @@ static enum sl_status use_match(struct beginning *b, struct sl_session **session
         SL_TRY(sl_session_truncate(*session_out, b->match.n_tokens, err));
     }
     return SL_OK;
+}
+
+// Shares the capsule of whole_tokens, which this worker may hold.
+static enum sl_status share_whole(struct beginning *b, struct sl_session **session_out, struct sl_error *err) {
+    int64_t n_tokens = b->store.whole_tokens;
+    SL_FAIL_IF(n_tokens < SL_PREFIX_BLOCK, err, SL_ERR_NOT_FOUND, "no whole capsule is known");
+    b->prompt.id.prefix_hash = sl_prefix_hash_after(&b->salt, b->prompt.keys, b->request->prompt->ids, n_tokens);
+    return sl_kept_share(&b->decode->kept, &b->prompt, n_tokens, session_out, err);
 }
 
 // Asks the store. Uses what this worker holds if the store does not answer.
@@ -234,7 +243,8 @@ static enum sl_status find_session(struct beginning *b, struct sl_session **sess
     }
     struct sl_error none = {0};
     if (status == SL_ERR_CANCELLED ||
-        sl_kept_share_longest(&b->decode->kept, &b->prompt, session_out, &none) != SL_OK) {
+        (share_whole(b, session_out, &none) != SL_OK &&
+         sl_kept_share_longest(&b->decode->kept, &b->prompt, session_out, &none) != SL_OK)) {
         return status;
     }
     sl_log_info("decode", "job=%s uses what this worker holds: %s", b->answer->job_id, err->text);
@@ -277,7 +287,8 @@ static enum sl_status begin(struct sl_decode *decode, const Sluice__V1__DecodeRe
                                      .parent = call,
                                      .alive = tell_alive,
                                      .arg = call,
-                                     .max_slots = b->prompt.max_slots};
+                                     .max_slots = b->prompt.max_slots,
+                                     .whole_tokens = request->whole_tokens};
     return SL_OK;
 }
 
@@ -340,6 +351,7 @@ static enum sl_status open_part(const struct beginning *whole, const Sluice__V1_
     other.max_new_tokens =
         (int32_t)((int64_t)request->prompt->n_ids + request->max_new_tokens - (int64_t)part->tokens->n_ids);
     other.kvstore_address = part->kvstore_address;
+    other.whole_tokens = 0;
     struct beginning b = {0};
     enum sl_status status = begin(whole->decode, &other, whole->store.parent, whole->answer, plan, &b, err);
     SL_THEN(status, find_part(&b, part, session_out, err));
@@ -396,8 +408,6 @@ static enum sl_status open_whole(struct sl_decode *decode, const Sluice__V1__Dec
                                  struct sl_rpc_call *call, struct sl_answer *answer, struct sl_plan *plan,
                                  struct beginning *b, struct sl_error *err) {
     int64_t n_tokens = request->whole_tokens, n_prompt = (int64_t)request->prompt->n_ids - 1;
-    SL_FAIL_IF(n_tokens < 0 || n_tokens > n_prompt, err, SL_ERR_INVALID, "whole_tokens: %lld of a prompt of %zu tokens",
-               (long long)n_tokens, request->prompt->n_ids);
     SL_FAIL_IF(!sl_recipe_keeps_documents(&answer->recipe) || sl_recipe_offloads(&answer->recipe), err, SL_ERR_INVALID,
                "whole_tokens: the recipe evicts again, and other answers share the capsule's pages, or it offloads");
     int64_t n_rest = n_prompt - n_tokens;
@@ -474,9 +484,10 @@ enum sl_status sl_decode_open_prefix(struct sl_decode *decode, const Sluice__V1_
     struct sl_error why = {0};
     Sluice__V1__NotCached reason = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
     answer->prefix.begin_ns = sl_now_ns();
-    enum sl_status status = request->whole_tokens != 0 ? open_whole(decode, request, call, answer, plan, &b, &why)
-                                                       : begin(decode, request, call, answer, plan, &b, &why);
-    SL_THEN_IF(status, request->whole_tokens == 0, open_prefix(decode, request, answer, &b, &reason, &why));
+    bool cut = !sl_recipe_evicts(&answer->recipe); // the capsule can be
+    enum sl_status status = cut ? begin(decode, request, call, answer, plan, &b, &why)
+                                : open_whole(decode, request, call, answer, plan, &b, &why);
+    SL_THEN_IF(status, cut, open_prefix(decode, request, answer, &b, &reason, &why));
     free((void *)b.prompt.keys);
     if (status == SL_OK) {
         answer->prefix.opened_ns = sl_now_ns();

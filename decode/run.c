@@ -41,6 +41,9 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
     SL_FAIL_IF(request->session_bytes < 0 || request->keep_ms < 0, err, SL_ERR_INVALID,
                "session_bytes %lld, keep_ms %lld: less than nothing", (long long)request->session_bytes,
                (long long)request->keep_ms);
+    SL_FAIL_IF(request->whole_tokens < 0 || request->whole_tokens >= (int64_t)request->prompt->n_ids, err,
+               SL_ERR_INVALID, "whole_tokens: %lld of a prompt of %zu tokens", (long long)request->whole_tokens,
+               request->prompt->n_ids);
     enum sl_status status = sl_job_check_ids(model, "prompt", request->prompt, err);
     SL_THEN(status, sl_job_check_ids(model, "resumed", request->resumed, err));
     SL_FAIL_IF(status == SL_OK && request->said && request->said->n_ids > 1, err, SL_ERR_INVALID,

@@ -4,7 +4,8 @@
  *
  *   capsule   remote KVs         what is read
  *   whole     whole           nothing: the store ships the capsule; the remote KVs are used as they are
- *   n tokens  m tokens        from min(n, m) on, at a page boundary (sl_offload_begins_at())
+ *   n tokens  m tokens        from min(n, m) on, at a page boundary (sl_offload_begins_at()); without offloaded layers, also
+ *                             from the end of a capsule, which may be within a page
  *   none      any             everything; KV that the remote KVs have is not shipped again
  *
  * If this worker writes the answer, the whole capsule comes here, too.
@@ -146,7 +147,8 @@ static enum sl_status ask_store(struct sl_prefill_job *job, const Sluice__V1__Pr
                                  .parent = call,
                                  .alive = tell_alive,
                                  .arg = &watch,
-                                 .max_slots = job->most_slots > job->plan.max_slots ? job->most_slots : 0};
+                                 .max_slots = job->most_slots > job->plan.max_slots ? job->most_slots : 0,
+                                 .whole_tokens = request->whole_tokens};
     struct sl_error why = {0};
     struct sl_store_match match;
     enum sl_status status = sl_store_lookup(&store, &match, &why);

@@ -28,6 +28,9 @@ static enum sl_status check_request(const struct sl_prefill *prefill, const Slui
     SL_FAIL_IF(request->session_bytes < 0 || request->most_slots < 0 || request->most_slots > model->max_positions, err,
                SL_ERR_INVALID, "session_bytes %lld, most_slots %lld: impossible", (long long)request->session_bytes,
                (long long)request->most_slots);
+    SL_FAIL_IF(request->whole_tokens < 0 || request->whole_tokens > (int64_t)request->tokens->n_ids, err,
+               SL_ERR_INVALID, "whole_tokens: %lld of a prompt of %zu tokens", (long long)request->whole_tokens,
+               request->tokens->n_ids);
     return sl_job_check_ids(model, "tokens", request->tokens, err);
 }
 

@@ -69,10 +69,6 @@ bool sl_document_is_compacted(const struct sl_document *document) {
     return sl_recipe_parse(document->recipe, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe);
 }
 
-bool sl_document_is_cut(const struct sl_document *document) {
-    return document->n_offloaded_heads > 0 || sl_document_is_compacted(document);
-}
-
 Sluice__V1__StoreKey sl_document_store_key(const struct sl_document *document) {
     Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
     key.model_fingerprint = document->capsule.model_fingerprint;

@@ -46,6 +46,7 @@ struct sl_document {
     uint64_t model_fingerprint;
     struct sl_capsule_id capsule;
     int64_t capsule_tokens;
+    bool is_cut;                  // its prompt was cut to what questions begin with; earlier versions left some whole
     int n_offloaded_heads;        // of its recipe: a store keeps them beside the capsule; 0: none
     enum sl_kv_format scan;       // the format in which the store searches them
     uint64_t first_key;           // of its prompts: it chooses the store
@@ -85,8 +86,6 @@ void sl_document_unref(struct sl_document **document); // accepts NULL, nulls *d
 
 // Returns whether its capsule has evicted slots, so that it is used whole or not at all.
 bool sl_document_is_compacted(const struct sl_document *document);
-// Returns whether its prompt was cut to what questions begin with.
-bool sl_document_is_cut(const struct sl_document *document);
 
 // Returns what a store keeps of it: the capsule and the offloaded layers.
 static inline int64_t sl_document_bytes(const struct sl_document *document) {

@@ -34,6 +34,7 @@ uint8_t *sl_document_pack(const struct sl_document *document, bool with_text, si
     kept.first_key = document->first_key;
     kept.n_lanes = document->n_offloaded_heads;
     kept.scan_format = (int32_t)document->scan;
+    kept.is_cut = document->is_cut;
     kept.salt_proof.data = (uint8_t *)document->salt_proof.bytes;
     kept.salt_proof.len = sizeof document->salt_proof;
     size_t n = sluice__v1__kept_document__get_packed_size(&kept);
@@ -73,6 +74,7 @@ enum sl_status sl_document_make(const Sluice__V1__KeptDocument *kept, struct sl_
     document->first_key = kept->first_key;
     document->n_offloaded_heads = kept->n_lanes;
     document->scan = (enum sl_kv_format)kept->scan_format;
+    document->is_cut = kept->is_cut || document->n_offloaded_heads > 0 || sl_document_is_compacted(document);
     document->n_tokens = described->n_tokens;
     document->capsule_bytes = described->capsule_bytes;
     document->offloaded_bytes = described->offloaded_bytes;

@@ -102,9 +102,8 @@ struct sl_job_spec {
         parsed_recipe; // the same, resolved: nothing parses the text again; zeros for a restored job that has ended
     struct sl_demand demand;
     int64_t stored_tokens; // of the document that the prompt begins with: stores keep its capsule; 0: no document
-    struct sl_session_copy
-        compacted;      // its capsule, if that has evicted slots and the prompt begins with all its tokens
-    int64_t full_bytes; // what the prompt takes in f16 without compression
+    struct sl_session_copy whole; // its capsule, if the prompt begins with all its tokens, and no layers are offloaded
+    int64_t full_bytes;           // what the prompt takes in f16 without compression
     // Prefix hashes, shortened and mixed with the recipe; owned. They only suggest a worker: after a false match, the worker finds nothing.
     uint64_t *keys;
     int64_t n_keys;

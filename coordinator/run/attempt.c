@@ -251,7 +251,6 @@ static ProtobufCBinaryData salt_of(const struct sl_job_spec *spec) {
 static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     const struct sl_job_spec *spec = &run->job->spec;
     char store[SL_ADDRESS_BYTES];
-    uint64_t first_key = spec->n_keys > 0 ? spec->keys[0] : 0;
     Sluice__V1__TokenIds tokens = token_ids(spec->tokens, spec->demand.n_prefill_tokens);
     Sluice__V1__PrefillRequest request = SLUICE__V1__PREFILL_REQUEST__INIT;
     request.job_id = run->job->id;
@@ -259,8 +258,8 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     request.recipe = (char *)spec->recipe;
     request.destination = run->grant;
     request.kvstore_address = store;
-    request.kvstore_bytes =
-        sl_stores_choose(run->context->registry, first_key, (const char(*)[64])spec->stores, spec->n_stores, store);
+    request.kvstore_bytes = sl_turn_choose_store(run, store);
+    request.whole_tokens = spec->whole.n_tokens;
     request.restore_ms = sl_admission_restore_ms(run->context->admission, &spec->demand, spec->deadline_ns);
     request.estimate_errors = spec->estimate_errors;
     request.no_reuse = spec->no_reuse;
@@ -383,13 +382,11 @@ static enum sl_status hear_decode(struct sl_run *run, const Sluice__V1__DecodeEv
  * is ready now, and the next attempt reads the whole prompt.
  */
 static enum sl_status choose_store(const struct sl_run *run, char store_out[SL_ADDRESS_BYTES], struct sl_error *err) {
-    const struct sl_job_spec *spec = &run->job->spec;
     store_out[0] = '\0';
     if (run->mode != SL_TURN_PREFIX) {
         return SL_OK;
     }
-    (void)sl_stores_choose(run->context->registry, spec->n_keys > 0 ? spec->keys[0] : 0,
-                           (const char(*)[64])spec->stores, spec->n_stores, store_out);
+    (void)sl_turn_choose_store(run, store_out);
     return store_out[0] != '\0' ? SL_OK
                                 : sl_fail(err, SL_ERR_PRECONDITION, "no stored prefix: no kvstore is ready any more");
 }
@@ -436,7 +433,7 @@ SL_APART static enum sl_status open_decode(struct sl_run *run, const struct sl_r
         SL_FAIL_IF(run->remote_kvs == NULL, err, SL_ERR_EXHAUSTED, "no memory for leases of stores");
     }
     request.kvstore_address = store;
-    request.whole_tokens = run->mode == SL_TURN_PREFIX ? spec->compacted.n_tokens : 0;
+    request.whole_tokens = run->mode == SL_TURN_PREFIX ? spec->whole.n_tokens : 0;
     if (run->prefilled != NULL) {
         request.annex = run->prefilled->done->annex;
         request.n_annex = run->prefilled->done->n_annex;

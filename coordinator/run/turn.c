@@ -50,17 +50,23 @@ static bool go_back(struct sl_run *run) {
     return go_on_from(run, earlier);
 }
 
+int64_t sl_turn_choose_store(const struct sl_run *run, char store_out[SL_ADDRESS_BYTES]) {
+    const struct sl_job_spec *spec = &run->job->spec;
+    return sl_stores_choose(run->context->registry, spec->n_keys > 0 ? spec->keys[0] : 0,
+                            (const char(*)[64])spec->stores, spec->n_stores, store_out);
+}
+
 /*
- * Returns how many tokens of the prompt's beginning a store probably has. The text after a document may change how its last tokens are
- * encoded, so the last block is left out. A prompt without a document goes to a prefill worker if there is one: reading there delays no
+ * Returns how many tokens of the prompt's beginning a store probably has. If the text after a document changes how its last tokens are
+ * encoded, the last block is left out. A prompt without a document goes to a prefill worker if there is one: reading there delays no
  * answer that is being written.
  */
 static int64_t count_stored(const struct sl_run *run) {
     const struct sl_job_spec *spec = &run->job->spec;
     const struct sl_run_context *context = run->context;
     uint64_t reader;
-    if (spec->compacted.n_tokens > 0 && !spec->estimate_errors) {
-        return spec->compacted.n_tokens;
+    if (spec->whole.n_tokens > 0 && !spec->estimate_errors) {
+        return spec->whole.n_tokens;
     }
     if (spec->no_reuse || spec->estimate_errors || sl_recipe_evicts(&spec->parsed_recipe) ||
         sl_recipe_offloads(&spec->parsed_recipe)) {
@@ -81,21 +87,20 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
     int64_t n_stored = count_stored(run), n_rest = spec->demand.n_prefill_tokens - n_stored;
     int64_t n_read = n_rest - spec->joined_tokens;
     char store[SL_ADDRESS_BYTES];
-    bool compacted = n_stored > 0 && n_stored == spec->compacted.n_tokens;
+    bool whole = n_stored > 0 && n_stored == spec->whole.n_tokens;
     if (n_stored <= 0) {
         return SL_TURN_WHOLE;
     }
-    n_rest = n_rest > 0 ? n_rest : 0;               // the question may shorten the encoding of the text before it
-    if (n_read > SL_JOB_SHORT_REST && !compacted) { // prefill would evict again
+    n_rest = n_rest > 0 ? n_rest : 0; // the question may shorten the encoding of the text before it
+    if (n_read > SL_JOB_SHORT_REST && !sl_recipe_evicts(&spec->parsed_recipe)) { // prefill would evict again
         sl_log_info("job", "job=%s has %lld tokens after what is stored: prefill reads them", run->job->id,
                     (long long)n_read);
         return SL_TURN_WHOLE;
     }
-    (void)sl_stores_choose(context->registry, spec->n_keys > 0 ? spec->keys[0] : 0, (const char(*)[64])spec->stores,
-                           spec->n_stores, store);
+    (void)sl_turn_choose_store(run, store);
     struct sl_kv_geometry geometry = sl_model_geometry(context->model);
     struct sl_error err = {0};
-    run->held_bytes = compacted ? spec->compacted.bytes : spec->demand.capsule_bytes;
+    run->held_bytes = whole ? spec->whole.bytes : spec->demand.capsule_bytes;
     if (store[0] == '\0' || sl_demand_make_turn(&spec->parsed_recipe, &geometry, run->held_bytes,
                                                 n_rest + spec->max_new_tokens, &run->prefix_demand, &err) != SL_OK) {
         sl_log_info("job", "job=%s takes nothing from a store: %s", run->job->id,
@@ -107,7 +112,7 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
         return SL_TURN_WHOLE;
     }
     int64_t n_blocks = n_stored / SL_PREFIX_BLOCK;
-    run->held_key = compacted                  ? sl_hash(&spec->compacted.history, sizeof spec->compacted.history, HELD)
+    run->held_key = whole                      ? sl_hash(&spec->whole.history, sizeof spec->whole.history, HELD)
                     : n_blocks <= spec->n_keys ? spec->keys[n_blocks - 1] ^ HELD
                                                : 0;
     for (int i = 0; i < spec->n_joins && run->held_key != 0; i++) { // jobs on the same documents get the same key

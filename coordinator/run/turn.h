@@ -28,6 +28,8 @@ static inline bool sl_turn_continues(enum sl_turn_mode mode) {
     return mode >= SL_TURN_STORED;
 }
 
+// Chooses the store of the job's prompt, as sl_stores_choose().
+int64_t sl_turn_choose_store(const struct sl_run *run, char store_out[SL_ADDRESS_BYTES]);
 // Both return a mode that is possible. In mode STORED, run->from is the session that the store has: it may be an earlier turn's. In mode
 // PREFIX, run->prefix_demand is set.
 enum sl_turn_mode sl_turn_first_mode(struct sl_run *run);

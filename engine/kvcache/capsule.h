@@ -110,5 +110,8 @@ enum sl_status sl_capsule_adopt(struct sl_capsule_bytes *capsule, struct sl_aren
  */
 #define SL_PREFIX_BLOCK 64
 struct sl_hash128 sl_prefix_hash(const struct sl_hash128 *salt, const int32_t *tokens, int64_t n_tokens);
+// Does the same with the keys of the prompt's whole blocks, up to n_tokens at least.
+struct sl_hash128 sl_prefix_hash_after(const struct sl_hash128 *salt, const struct sl_hash128 *keys,
+                                       const int32_t *tokens, int64_t n_tokens);
 int64_t sl_prefix_keys(const struct sl_hash128 *salt, const int32_t *tokens, int64_t n_tokens,
                        struct sl_hash128 *keys_out, int64_t max_keys);

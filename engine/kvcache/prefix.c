@@ -33,6 +33,16 @@ struct sl_hash128 sl_prefix_hash(const struct sl_hash128 *salt, const int32_t *t
     return key;
 }
 
+struct sl_hash128 sl_prefix_hash_after(const struct sl_hash128 *salt, const struct sl_hash128 *keys,
+                                       const int32_t *tokens, int64_t n_tokens) {
+    int64_t n_keys = n_tokens / SL_PREFIX_BLOCK, n_last = n_tokens % SL_PREFIX_BLOCK;
+    struct sl_hash128 key = n_keys > 0 ? keys[n_keys - 1] : (struct sl_hash128){{0}};
+    if (n_last > 0) {
+        extend(salt, &key, tokens + n_tokens - n_last, n_last);
+    }
+    return key;
+}
+
 int64_t sl_prefix_keys(const struct sl_hash128 *salt, const int32_t *tokens, int64_t n_tokens,
                        struct sl_hash128 *keys_out, int64_t max_keys) {
     struct sl_hash128 key = {{0}};

@@ -99,9 +99,15 @@ static void put_key(Sluice__V1__PrefixKey *key, struct sl_hash128 *hash, int64_t
     key->n_tokens = n_tokens;
 }
 
+// Returns whether a prompt under this recipe can continue from the end of a capsule that is no multiple of a block: from
+// offloaded layers it continues at whole pages, and from evicted ones between chunks.
+static bool continues_anywhere(const struct sl_recipe *recipe) {
+    return !sl_recipe_evicts(recipe) && !sl_recipe_offloads(recipe);
+}
+
 /*
- * Lists the keys to ask for, longest prefix first: the whole prompt, then boundaries from the highest down. At most
- * MAX_KEYS. They point to hashes_out.
+ * Lists the keys to ask for, longest prefix first: the whole prompt, then boundaries from the highest down, and among them
+ * the capsule of whole_tokens. At most MAX_KEYS. They point to hashes_out.
  */
 static size_t make_keys(const struct sl_store_job *job, Sluice__V1__PrefixKey *keys, struct sl_hash128 *hashes_out) {
     int64_t n_tokens = job->plan->n_prompt;
@@ -114,11 +120,21 @@ static size_t make_keys(const struct sl_store_job *job, Sluice__V1__PrefixKey *k
     }
     sl_prefix_keys(job->salt, job->tokens, n_tokens, hashes, n_blocks);
     size_t n = 0;
-    hashes_out[n] = sl_prefix_hash(job->salt, job->tokens, n_tokens);
+    hashes_out[n] = sl_prefix_hash_after(job->salt, hashes, job->tokens, n_tokens);
     put_key(&keys[n], &hashes_out[n], n_tokens);
     n++;
     int64_t last = evicts ? sl_reader_shared_tokens(job->plan) : n_tokens - 1;
-    for (int64_t at = last / step * step; at > 0 && n < MAX_KEYS; at -= step) {
+    int64_t whole = continues_anywhere(&job->plan->recipe) && job->whole_tokens <= last ? job->whole_tokens : 0;
+    for (int64_t at = last / step * step; (at > 0 || whole > 0) && n < MAX_KEYS; at -= step) {
+        if (whole > at) {
+            hashes_out[n] = sl_prefix_hash_after(job->salt, hashes, job->tokens, whole);
+            put_key(&keys[n], &hashes_out[n], whole);
+            n++;
+        }
+        whole = whole < at ? whole : 0;
+        if (at == 0 || n == MAX_KEYS) {
+            break;
+        }
         const struct sl_hash128 *hash = &hashes[at / SL_PREFIX_BLOCK - 1];
         hashes_out[n] = evicts ? sl_store_boundary_hash(job->plan, at, hash) : *hash;
         put_key(&keys[n], &hashes_out[n], at);
@@ -146,6 +162,15 @@ static enum sl_status read_match(const struct sl_store_job *job, const Sluice__V
     }
     snprintf(match_out->lease_id, sizeof match_out->lease_id, "%s", reply->lease_id);
     return SL_OK;
+}
+
+// Takes all tokens of the matched capsule, instead of whole blocks, if they are the prompt's.
+static void match_whole(const struct sl_store_job *job, struct sl_store_match *match) {
+    int64_t n_tokens = match->capsule_tokens;
+    if (n_tokens > match->n_tokens && n_tokens <= job->plan->n_prompt && continues_anywhere(&job->plan->recipe)) {
+        struct sl_hash128 hash = sl_prefix_hash(job->salt, job->tokens, n_tokens);
+        match->n_tokens = sl_hash128_equals(&hash, &match->capsule_hash) ? n_tokens : match->n_tokens;
+    }
 }
 
 /*
@@ -199,6 +224,9 @@ enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_m
     if (status == SL_OK) {
         status = read_match(job, (Sluice__V1__LookupReply *)reply, match_out, err);
         protobuf_c_message_free_unpacked(reply, NULL);
+    }
+    if (status == SL_OK) {
+        match_whole(job, match_out);
     }
     free(hashes);
     free(pointers);

@@ -40,7 +40,8 @@ struct sl_store_job {
     struct sl_rpc_call *parent; // every call inherits its cancellation and deadline
     bool (*alive)(void *arg);
     void *arg;
-    int64_t max_slots; // of the session that a capsule becomes; 0: the plan's
+    int64_t max_slots;    // of the session that a capsule becomes; 0: the plan's
+    int64_t whole_tokens; // the prompt is known to begin with a capsule of so many tokens; 0: not known
 };
 
 struct sl_store_match {
@@ -54,8 +55,8 @@ struct sl_store_match {
 
 /*
  * Finds the longest stored prefix for this model and recipe. A recipe that evicts can resume only from a state between
- * two chunks, other recipes from any multiple of SL_PREFIX_BLOCK. SL_ERR_NOT_FOUND: none. SL_ERR_PEER_STALE: the store
- * has failed lately and was not asked.
+ * two chunks; other recipes from any multiple of SL_PREFIX_BLOCK and, unless they offload, from the end of a capsule: its
+ * last page is not packed. SL_ERR_NOT_FOUND: none. SL_ERR_PEER_STALE: the store has failed lately and was not asked.
  */
 enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_match *match_out, struct sl_error *err);
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of documents share."""
+import json
 import os
 import signal
 import subprocess
 import sys
 
-from harness import BIN, ROOT, call, cluster_pb, document, documents_pb, eventually, inference, question, stub
+from harness import BIN, MODEL, ROOT, call, cluster_pb, document, documents_pb, eventually, inference, question, stub
 
 TEXT = document(6000)
 ADD = "sluice.v1.Documents.Add"
@@ -59,6 +60,17 @@ def ask(channel, name):
     """(finished, events) of the question, by any client."""
     events = list(stub(channel.unary_stream, "sluice.v1.Inference.Generate")(asking(name), timeout=60))
     return events[-1].finished, events
+
+
+def answers_here(questions, recipe, text=TEXT):
+    """What one process answers about the text, which it has read under the same recipe: (the reading, the answers)."""
+    lines = [{"operation": "document", "name": "gpl", "text": text, "recipe": recipe}]
+    lines += [{"document": "gpl", "prompt": "\n" + one, "max_tokens": 12, "temperature": 0, "stop": ["."]} for one in questions]
+    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", MODEL, "--jsonl"],
+                         input="".join(json.dumps(line) + "\n" for line in lines), text=True, capture_output=True, timeout=120)
+    assert run.returncode == 0, run
+    read, *answers = (json.loads(line) for line in run.stdout.splitlines())
+    return read, [one["choices"][0]["text"] for one in answers]
 
 
 def read_file(path, *more):

@@ -1,14 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Documents whose recipe evicts: read once, kept as a small part of their cache, and asked anything."""
-import json
 import os
 import signal
 import subprocess
 import tempfile
 
-from documents import TEXT, add, asking, of, sluice
-from harness import BIN, MODEL, Cluster, call, cluster_pb, document, eventually, inference, question, refused, run_tests, tokens
+from documents import TEXT, add, answers_here, asking, of, sluice
+from harness import BIN, Cluster, call, cluster_pb, document, eventually, inference, question, refused, run_tests, tokens
 from test_document_answers import at_once, prefixes
 from test_gateway import chatting_model
 import grpc
@@ -21,24 +20,13 @@ QUESTIONS = [FACT, "What is this text about?", "Say something else.\nAnd then?",
 HEADS = "locret,budget=0.5,scope=stabilizers:256+tail:32,chunk=256,format=int4"  # what retaining heads expect, without a second reading
 
 
-def answers_here(questions, recipe=RECIPE, text=TEXT):
-    """What one process answers about the text, which it has read under the same recipe: (the reading, the answers)."""
-    lines = [{"operation": "document", "name": "gpl", "text": text, "recipe": recipe}]
-    lines += [{"document": "gpl", "prompt": "\n" + one, "max_tokens": 12, "temperature": 0, "stop": ["."]} for one in questions]
-    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", MODEL, "--jsonl"],
-                         input="".join(json.dumps(line) + "\n" for line in lines), text=True, capture_output=True, timeout=120)
-    assert run.returncode == 0, run
-    read, *answers = (json.loads(line) for line in run.stdout.splitlines())
-    return read, [one["choices"][0]["text"] for one in answers]
-
-
 def answer(cluster, end, name="gpl"):
     finished, events = cluster.answer(asking(name, end))
     return finished, tokens(events)
 
 
 def test_it_is_the_document_of_one_process_on_every_cluster():
-    read, here = answers_here(QUESTIONS)
+    read, here = answers_here(QUESTIONS, RECIPE)
     with tempfile.TemporaryDirectory() as folder, Cluster() as cluster:
         made, _ = add(cluster.channel, "gpl", recipe=RECIPE)
         assert made.n_tokens == read["n_tokens"] and made.recipe == RECIPE, (made, read)
@@ -89,13 +77,14 @@ def test_a_text_that_ends_with_a_line_break():
     """The break and the one before a question are one token: one process reads the same tokens as a cluster, and answers alike."""
     text = TEXT + " one\n"
     read, here = answers_here(QUESTIONS, RECIPE, text)
-    one_more, _ = answers_here([], "full", text)
+    whole, _ = answers_here([], "full", text)
     with Cluster() as cluster:
         made, _ = add(cluster.channel, "gpl", text, recipe=RECIPE)
-        assert made.n_tokens == read["n_tokens"] == one_more["n_tokens"] - 1, (made, read, one_more)
+        counted, _ = cluster.answer(inference.GenerateRequest(text=text, max_new_tokens=1))
+        assert made.n_tokens == read["n_tokens"] == whole["n_tokens"] == counted.statistics.n_prompt_tokens - 1, (made, read, whole, counted)
         assert [answer(cluster, end)[0].text for end in QUESTIONS] == here and "48213" in here[0], here
         full, _ = add(cluster.channel, "full", text)
-        assert full.n_tokens == one_more["n_tokens"], (full, one_more)
+        assert full.n_tokens == whole["n_tokens"], (full, whole)
 
 
 def test_what_is_refused():

@@ -143,7 +143,7 @@ def test_a_conversation_begins_with_a_document():
             messages=[inference.ChatMessage(role="user", content=TEXT + question())])))
         assert first["text"] == whole.text, (first, whole)
         for turn in (first, second):
-            assert int(turn["statistics"]["n_reused_tokens"]) >= made.n_tokens - 128, turn
+            assert int(turn["statistics"]["n_reused_tokens"]) >= made.n_tokens - 1, turn
         assert int(other["statistics"]["n_prompt_tokens"]) < 64, other
         for lines, words, says in [(["/doc nope"], (), "no document nope"), (["/doc raw"], (), "use `sluice chat --raw`"),
                                    (["/doc gpl"], ("--raw",), "leave out --raw"), (["/doc gpl"], ("--system", "Be brief."), "leave out --system"),
@@ -216,7 +216,7 @@ def test_http_and_chats():
         assert status == 200 and reply["choices"] == whole["choices"], (reply, whole)
         turns = chat["messages"] + [{"role": "assistant", "content": "48213"}, {"role": "user", "content": "And?"}]
         status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "gpl", "messages": turns})
-        assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply["usage"]
+        assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 1, reply["usage"]
 
         with tempfile.TemporaryDirectory() as folder:  # a document for chats travels, too
             path = os.path.join(folder, "gpl.doc")
@@ -227,9 +227,10 @@ def test_http_and_chats():
         assert delete(gateway, "/v1/documents/copy")[0] == 200
 
         # A text document for completions, and what is refused.
-        assert gateway.post("/v1/documents", {"name": "raw", "text": TEXT, "raw": True})[0] == 200
+        status, raw = gateway.post("/v1/documents", {"name": "raw", "text": TEXT, "raw": True})
+        assert status == 200, raw
         status, reply = gateway.post("/v1/completions", {"prompt": "And?", "document": "raw", "max_tokens": 4})
-        assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply["usage"]
+        assert status == 200 and reply["usage"]["prompt_tokens_details"]["cached_tokens"] == raw["n_tokens"] - 1, (reply["usage"], raw)
         refusal = gateway.refusal(404, "/v1/chat/completions", {**chat, "document": "nope"})
         assert refusal["param"] == "document" and "no document nope" in refusal["message"] and refusal["code"] == "document_not_found", refusal
         for names in "gpl", [], ["gpl", 5], ["gpl"] * 9, ["gpl", "gpl"]:
@@ -269,11 +270,11 @@ def test_http_and_chats():
         status, reply = gateway.post("/v1/chat/completions", {**chat, "document": "gpl"})
         cost, usage = reply["sluice"], reply["usage"]
         assert "caution" not in cost, cost
-        assert cost["reused_tokens"] == usage["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 128, reply
+        assert cost["reused_tokens"] == usage["prompt_tokens_details"]["cached_tokens"] >= made["n_tokens"] - 1, reply
         assert cost["read_tokens"] + cost["reused_tokens"] == usage["prompt_tokens"] and cost["capsule_bytes"] > 0 and cost["total_ms"] > 0, reply
         eventually(lambda: json.loads(gateway.get("/v1/documents/gpl")[1])["questions"] == 4, 10, "four answers counted")
         shown = json.loads(gateway.get("/v1/documents/gpl")[1])
-        assert shown["saved_tokens"] >= 4 * (made["n_tokens"] - 128) and shown["saved_ms"] > 0 and re.fullmatch(r"\S+ \[\S+, \S+\]", shown["lost_points"]), shown
+        assert shown["saved_tokens"] >= 4 * (made["n_tokens"] - 1) and shown["saved_ms"] > 0 and re.fullmatch(r"\S+ \[\S+, \S+\]", shown["lost_points"]), shown
         status, gone = delete(gateway, "/v1/documents/gpl")
         assert status == 200 and gone == {"id": "gpl", "object": "document", "deleted": True}, gone
         assert delete(gateway, "/v1/documents/gpl")[0] == 404 and delete(gateway, "/v1/documents")[0] == 405

@@ -219,7 +219,7 @@ def test_what_a_hit_on_quantized_pages_may_change():
         for recipe in ("full,format=int8", "full,format=int4"):
             ask = lambda text: inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=4, ignore_eos=True)
             begin = document(4000)
-            begin += " a" * ((1 - fresh.answer(ask(begin))[0].statistics.n_prompt_tokens) % 64)  # pages that are full
+            begin += " a" * ((41 - fresh.answer(ask(begin))[0].statistics.n_prompt_tokens) % 64)  # 40 tokens after the last full page
             cluster.wait_for_copies()  # of the recipe before
             before = capsules(cluster)
             first, _ = cluster.answer(turn(begin, recipe, recipe=recipe))
@@ -228,7 +228,7 @@ def test_what_a_hit_on_quantized_pages_may_change():
             next_turn, by_turn = cluster.answer(turn(text, recipe, recipe=recipe))
             hit, by_hit = cluster.answer(ask(text))
             alone, by_itself = fresh.answer(ask(text))
-            assert n % 64 == 1 and next_turn.statistics.n_prompt_tokens == hit.statistics.n_prompt_tokens, (first, next_turn, hit)
+            assert n % 64 == 41 and next_turn.statistics.n_prompt_tokens == hit.statistics.n_prompt_tokens, (first, next_turn, hit)
             assert next_turn.statistics.n_reused_tokens == n + 3 and hit.statistics.n_reused_tokens == n - 1, (next_turn, hit)
             assert tokens(by_hit) == tokens(by_turn) and logprobs(by_hit) == logprobs(by_turn), (recipe, logprobs(by_hit), logprobs(by_turn))
             differences = [abs(a - b) for a, b in zip(logprobs(by_hit), logprobs(by_itself))]
@@ -277,6 +277,27 @@ def test_a_hit_changes_what_the_table_says():
                 assert 0 < difference < 0.3, (recipe, difference)  # pages of 1 bit: 0.22 with avx512bf16
             else:
                 assert tokens(by_hit) == tokens(alone) and logprobs(by_hit) == logprobs(alone), (recipe, difference)
+
+
+def test_a_prompt_goes_on_from_all_of_a_stored_one():
+    """Where no layer evicts or is offloaded, also within a page. Others go on between chunks, or at whole pages."""
+    cases = (("full", 359), ("full,format=f32", 359), ("full,format=int8", 359), ("full,format=int4", 359),
+             ("place=offload/1-,retrieve=near,topk=64", 320), ("h2o,budget=100,when=chunk", 320))
+    with Cluster() as cluster:
+        for case, (recipe, expected) in enumerate(cases):
+            def job(n, end, **fields):  # of 360 tokens, or these and n - 360 others
+                prompt = [2045, 100 + case, *ids(360)[2:], *(7 * end + i for i in range(n - 360))]
+                return inference.GenerateRequest(tokens=inference.TokenIds(ids=prompt), recipe=f"{recipe},chunk=64", max_new_tokens=3,
+                                                 ignore_eos=True, **fields)
+            before = capsules(cluster)
+            cluster.answer(job(360, 0))
+            eventually(lambda: capsules(cluster) > before, 10, f"{recipe}: stored")
+            cluster.wait_for_copies()
+            hit, by_hit = cluster.answer(job(400, 1))
+            _, alone = cluster.answer(job(400, 1, no_reuse=True))
+            assert hit.statistics.n_reused_tokens == expected, (recipe, hit)
+            if "int" not in recipe:
+                assert tokens(by_hit) == tokens(alone) and logprobs(by_hit) == logprobs(alone), recipe
 
 
 def test_a_store_that_stands_still_costs_a_delay_not_the_job():

@@ -366,7 +366,7 @@ static enum sl_status open_document(struct run *run, const char *recipe, int64_t
     SL_THEN(status, sl_recipe_parse(recipe, &parsed, err));
     if (status == SL_OK) {
         sl_recipe_format(&parsed, run->document_recipe, sizeof run->document_recipe);
-        *n_tokens_out = (int64_t)(sl_recipe_evicts(&parsed) ? run->n_begin : run->n_document);
+        *n_tokens_out = (int64_t)run->n_begin;
     }
     return status == SL_ERR_CANCELLED ? sl_fail(err, status, "stopped by a signal") : status;
 }

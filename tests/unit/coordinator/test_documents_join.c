@@ -61,6 +61,8 @@ static char *write_text(const char *first, int n) {
     return text;
 }
 
+static int64_t n_cut; // tokens at the end of its prompt that a document's capsule leaves out
+
 // Encodes a document as Add does, and enters it.
 static void add(const char *name, const char *text, bool chat, const char *recipe, bool stale) {
     struct sl_document *document;
@@ -83,8 +85,8 @@ static void add(const char *name, const char *text, bool chat, const char *recip
     document->chat = chat;
     document->model_fingerprint = MODEL;
     document->n_offloaded_heads = strstr(recipe, "place=offload") != NULL ? 4 : 0;
-    document->n_tokens = (int64_t)n_ids;
-    document->capsule_tokens = (int64_t)n_ids - 1;
+    document->n_tokens = (int64_t)n_ids - n_cut;
+    document->capsule_tokens = document->n_tokens - 1;
     document->capsule.prefix_hash = sl_prefix_hash(&salt, ids, document->capsule_tokens - stale);
     document->first_key = (uint64_t)name[0];
     const struct sl_ranked_store store = {.name = "kvstore-0", .arena_bytes = ARENA};
@@ -225,6 +227,29 @@ static void test_joined_prompt_leaves_out_a_capsule_of_other_tokens(void **state
     sl_joined_prompt_cleanup(&prompt);
 }
 
+// A capsule of what questions begin with lacks what its prompt ended with.
+static void test_joined_prompt_has_capsules_that_were_cut(void **state) {
+    (void)state;
+    struct asked asked;
+    struct sl_joined_prompt prompt;
+    const char *const names[] = {"cut", "also"};
+    char *text = write_text("One.", 60);
+    n_cut = 9;
+    add("cut", text, true, "full", false);
+    add("also", text, true, "full", false);
+    n_cut = 0;
+    free(text);
+    ask(&asked, names, 2, true);
+    assert_int_equal(sl_joined_prompt_init(&prompt, coordinator, &caller, &asked.request, NULL), SL_OK);
+    assert_parts(&prompt, 1, 32);
+    const struct sl_document *first = prompt.documents[0];
+    struct sl_hash128 hash = sl_prefix_hash(&prompt.salt, prompt.ids.ids, first->capsule_tokens);
+    assert_int_equal(prompt.first_tokens, first->capsule_tokens);
+    assert_true(sl_hash128_equals(&hash, &first->capsule.prefix_hash)); // all of it
+    assert_int_equal(prompt.joins[0].n_all, first->n_tokens);
+    sl_joined_prompt_cleanup(&prompt);
+}
+
 // Layers that stores keep are those of the positions where each document was read, so the others are read after the first one.
 static void test_joined_prompt_of_offloaded_layers_is_one_text(void **state) {
     (void)state;
@@ -326,6 +351,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_joined_prompt_has_the_texts_once_and_the_frame_once),
         cmocka_unit_test(test_joined_prompt_leaves_out_a_capsule_of_other_tokens),
+        cmocka_unit_test(test_joined_prompt_has_capsules_that_were_cut),
         cmocka_unit_test(test_joined_prompt_of_offloaded_layers_is_one_text),
         cmocka_unit_test(test_joined_prompt_refuses_by_name),
         cmocka_unit_test(test_joined_prompt_without_the_lead_names_no_document_missing),

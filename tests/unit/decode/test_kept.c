@@ -117,15 +117,15 @@ static void test_kept_is_waited_for_while_it_is_lent(void **state) {
     sl_kept_cleanup(&kept);
 }
 
-// Returns a session of 128 tokens whose pages lie in one block of the arena.
-static struct sl_session *capsule_session(struct sl_arena *arena) {
+// Returns a session whose pages lie in one block of the arena.
+static struct sl_session *capsule_session(struct sl_arena *arena, int n_tokens) {
     const struct sl_kv_geometry geometry = {1, 1, 64};
     struct sl_capsule_id id = {0};
     struct sl_session *s;
     assert_int_equal(sl_session_create_plain(&geometry, SL_KV_F16, SL_POSITION_ORIGINAL, 200, arena, &s, NULL), SL_OK);
-    assert_int_equal(sl_session_reserve(s, 0, 128), SL_OK);
-    sl_session_add_slots(s, 0, 128);
-    s->n_tokens = 128;
+    assert_int_equal(sl_session_reserve(s, 0, n_tokens), SL_OK);
+    sl_session_add_slots(s, 0, n_tokens);
+    s->n_tokens = n_tokens;
     struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(s)};
     capsule.body = sl_arena_alloc(arena, capsule.body_bytes);
     assert_int_equal(sl_capsule_write_header(s, &id, &capsule.header, &capsule.header_bytes, NULL), SL_OK);
@@ -175,7 +175,7 @@ static void test_kept_bases_are_shared_and_stay_while_they_are(void **state) {
     sl_kept_init(&kept);
     const struct sl_hash128 keys[2] = {{{1}}, {{2}}}, other_keys[2] = {{{1}}, {{3}}};
     struct sl_kept_prompt prompt = {.id = {1, 2, {{9}}}, .keys = keys, .n_keys = 2, .max_slots = 200};
-    struct sl_session *one = NULL, *base = capsule_session(arena);
+    struct sl_session *one = NULL, *base = capsule_session(arena, 128);
     assert_int_equal(sl_kept_share(&kept, &prompt, 128, &one, &err), SL_ERR_NOT_FOUND);
     sl_kept_put_base(&kept, &prompt, 128, &base);
     assert_null(base);
@@ -203,6 +203,35 @@ static void test_kept_bases_are_shared_and_stay_while_they_are(void **state) {
     struct sl_arena_stats stats;
     sl_arena_get_stats(arena, &stats);
     assert_int_equal(stats.used_bytes, 0);
+    sl_arena_destroy(&arena);
+}
+
+static void copy_page(void *arg, void *to, const void *from, size_t bytes) {
+    (void)arg;
+    memcpy(to, from, bytes);
+}
+
+// A base that ends within a page is shared whole by prompts that begin with all of it; of any other only blocks are compared.
+static void test_kept_bases_that_end_within_a_page_are_shared_whole(void **state) {
+    (void)state;
+    struct sl_arena *arena;
+    struct sl_kept kept;
+    struct sl_error err;
+    assert_int_equal(sl_arena_create_mapped((size_t)1 << 20, &arena, NULL), SL_OK);
+    sl_kept_init(&kept);
+    const struct sl_hash128 keys[2] = {{{1}}, {{2}}};
+    struct sl_kept_prompt prompt = {
+        .id = {1, 2, {{9}}}, .keys = keys, .n_keys = 2, .max_slots = 200, .copy = copy_page};
+    struct sl_session *one = NULL, *base = capsule_session(arena, 150);
+    sl_kept_put_base(&kept, &prompt, 150, &base);
+    assert_int_equal(sl_kept_share(&kept, &prompt, 150, &one, &err), SL_OK);
+    assert_int_equal(one->n_tokens, 150);
+    assert_int_equal(one->layers[0].heads[0].n_pages, 3);
+    sl_session_destroy(&one);
+    assert_int_equal(sl_kept_share_longest(&kept, &prompt, &one, &err), SL_OK); // it may be followed by other tokens
+    assert_int_equal(one->n_tokens, 128);
+    sl_session_destroy(&one);
+    sl_kept_cleanup(&kept);
     sl_arena_destroy(&arena);
 }
 
@@ -279,6 +308,7 @@ int main(void) {
         cmocka_unit_test(test_kept_is_waited_for_while_it_is_lent),
         cmocka_unit_test(test_kept_makes_room_only_where_that_helps),
         cmocka_unit_test(test_kept_bases_are_shared_and_stay_while_they_are),
+        cmocka_unit_test(test_kept_bases_that_end_within_a_page_are_shared_whole),
         cmocka_unit_test(test_kept_bases_are_fetched_one_at_a_time),
         cmocka_unit_test(test_kept_hands_over_sessions_with_their_promise),
     };

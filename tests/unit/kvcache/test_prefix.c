@@ -32,6 +32,8 @@ static void test_prefix_keys_equal_hashes_of_whole_blocks(void **state) {
             assert_true(is_hash_of(&keys[i], &salt, tokens, (i + 1) * SL_PREFIX_BLOCK));
         }
         assert_true(sl_hash128_is_zero(&keys[n_keys]));
+        struct sl_hash128 hash = sl_prefix_hash_after(&salt, keys, tokens, n);
+        assert_true(is_hash_of(&hash, &salt, tokens, n));
     }
     keys[2] = (struct sl_hash128){{0}};
     assert_int_equal(sl_prefix_keys(&salt, tokens, N, keys, 2), 2);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how long jobs wait for a store that does not answer their look-ups, or answers wrongly, and when it is asked again.
-// The calls and the clock are this file's: time passes only while a job waits.
+// Purpose: how long jobs wait for a store that does not answer their look-ups, or answers wrongly, and when it is asked again;
+// which prefixes they ask for, and how much of the matched capsule they take. The calls and the clock are this file's: time passes
+// only while a job waits.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,6 +26,11 @@ static struct {
     int64_t takes_ms;
     enum sl_status status;
     int n_calls, n_open;
+    Sluice__V1__LookupReply match; // of the next look-up
+    // Of the last one:
+    size_t n_keys;
+    int64_t n_tokens[16]; // of its keys
+    struct sl_hash128 hashes[16];
 } store;
 
 struct sl_rpc_stream {
@@ -56,7 +62,13 @@ enum sl_status __wrap_sl_rpc_stream_open(struct sl_rpc_channel *channel, const s
                                          const ProtobufCMessage *request, int64_t deadline_ns,
                                          struct sl_rpc_call *parent, struct sl_rpc_stream **stream_out,
                                          struct sl_error *err) {
-    (void)request, (void)err;
+    (void)err;
+    const Sluice__V1__LookupRequest *asked = (const Sluice__V1__LookupRequest *)request;
+    store.n_keys = asked->n_prefixes;
+    for (size_t i = 0; i < asked->n_prefixes && i < 16; i++) {
+        store.n_tokens[i] = asked->prefixes[i]->n_tokens;
+        assert_true(sl_hash128_read(asked->prefixes[i]->hash.data, asked->prefixes[i]->hash.len, &store.hashes[i]));
+    }
     assert_non_null(channel);
     assert_ptr_equal(method, &sl_method_store_lookup);
     assert_null(parent); // or the end of a job would look like a failure of the store
@@ -87,9 +99,11 @@ enum sl_status __wrap_sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t w
     }
     Sluice__V1__LookupReply *reply = calloc(1, sizeof *reply);
     assert_non_null(reply);
-    sluice__v1__lookup_reply__init(reply);
-    reply->n_tokens = reply->capsule_tokens = TOKENS;
-    reply->capsule_bytes = 1;
+    *reply = store.match;
+    if (reply->capsule_hash.len > 0) {
+        reply->capsule_hash.data = malloc(reply->capsule_hash.len);
+        memcpy(reply->capsule_hash.data, store.match.capsule_hash.data, reply->capsule_hash.len);
+    }
     *message_out = &reply->base;
     return SL_OK;
 }
@@ -111,21 +125,26 @@ static bool alive(void *arg) {
     return is_alive;
 }
 
+static int32_t tokens[TOKENS];
+static const struct sl_hash128 salt = {{7}};
+static struct sl_plan plan;
+
+static struct sl_store_job job_at(const char *address) {
+    static const struct sl_capsule_id id = {0};
+    static char call; // the job's
+    return (struct sl_store_job){.client = client,
+                                 .address = address,
+                                 .plan = &plan,
+                                 .id = &id,
+                                 .tokens = tokens,
+                                 .salt = &salt,
+                                 .parent = (struct sl_rpc_call *)&call,
+                                 .alive = alive};
+}
+
 // Looks a prompt up, and checks how long that took the job, and how many calls it made.
 static void expect(const char *address, enum sl_status expected, int64_t expected_ms, int n_calls) {
-    static int32_t tokens[TOKENS];
-    static char call; // the job's
-    struct sl_plan plan = {.n_prompt = TOKENS};
-    struct sl_capsule_id id = {0};
-    struct sl_hash128 salt = {{0}};
-    struct sl_store_job job = {.client = client,
-                               .address = address,
-                               .plan = &plan,
-                               .id = &id,
-                               .tokens = tokens,
-                               .salt = &salt,
-                               .parent = (struct sl_rpc_call *)&call,
-                               .alive = alive};
+    struct sl_store_job job = job_at(address);
     struct sl_store_match match;
     struct sl_error err = {0};
     const int64_t began_ms = now_ms;
@@ -141,6 +160,15 @@ static int begin(void **state) {
     (void)state;
     static struct sl_node node;
     memset(&store, 0, sizeof store);
+    sluice__v1__lookup_reply__init(&store.match);
+    store.match.n_tokens = store.match.capsule_tokens = TOKENS;
+    store.match.capsule_bytes = 1;
+    memset(&plan, 0, sizeof plan);
+    plan.n_prompt = TOKENS;
+    assert_int_equal(sl_recipe_parse("full", &plan.recipe, NULL), SL_OK);
+    for (int i = 0; i < TOKENS; i++) {
+        tokens[i] = i * i % 1009;
+    }
     is_alive = true;
     now_ms = 1000000;
     return sl_store_client_create(&node, &client, NULL) != SL_OK;
@@ -245,12 +273,79 @@ static void test_the_end_of_a_job_is_no_failure_of_the_store(void **state) {
     expect(STORE, SL_ERR_PEER_LOST, 0, 1);
 }
 
+// Looks the prompt up, and returns how many tokens of it the match covers, if the store answers with 320 tokens in a capsule
+// of n_capsule; they are the prompt's, or `other`.
+static int64_t matched(int64_t n_capsule, bool other) {
+    struct sl_store_job job = job_at(STORE);
+    struct sl_store_match match;
+    struct sl_error err = {0};
+    struct sl_hash128 hash = sl_prefix_hash(&salt, tokens, n_capsule < TOKENS ? n_capsule : TOKENS);
+    hash.bytes[0] ^= other;
+    store.match.n_tokens = 320;
+    store.match.capsule_tokens = n_capsule;
+    store.match.capsule_hash = (ProtobufCBinaryData){sizeof hash, hash.bytes};
+    assert_int_equal(sl_store_lookup(&job, &match, &err), SL_OK);
+    assert_int_equal(match.capsule_tokens, n_capsule);
+    return match.n_tokens;
+}
+
+static void test_a_prompt_that_begins_with_a_whole_capsule_takes_all_of_it(void **state) {
+    (void)state;
+    assert_int_equal(matched(350, false), 350);
+    assert_int_equal(matched(383, false), 383);
+    assert_int_equal(matched(350, true), 320); // it ends otherwise
+    assert_int_equal(matched(320, false), 320);
+    assert_int_equal(matched(399, false), 399);
+    assert_int_equal(matched(401, false), 320); // longer than the prompt
+    assert_int_equal(sl_recipe_parse("full,format=int4", &plan.recipe, NULL), SL_OK);
+    assert_int_equal(matched(350, false), 350);
+    // Offloaded layers are continued at whole pages, evicted ones between chunks.
+    assert_int_equal(sl_recipe_parse("place=offload/1-", &plan.recipe, NULL), SL_OK);
+    assert_int_equal(matched(350, false), 320);
+    assert_int_equal(sl_recipe_parse("snapkv,budget=0.5", &plan.recipe, NULL), SL_OK);
+    assert_int_equal(matched(350, false), 320);
+}
+
+// Checks which prefixes the job asks for, in order.
+static void expect_keys(int64_t whole_tokens, const int64_t *expected, size_t n) {
+    struct sl_store_job job = job_at(STORE);
+    struct sl_store_match match;
+    struct sl_error err = {0};
+    job.whole_tokens = whole_tokens;
+    assert_int_equal(sl_store_lookup(&job, &match, &err), SL_OK);
+    assert_int_equal(store.n_keys, n);
+    for (size_t i = 0; i < n; i++) {
+        struct sl_hash128 hash = sl_prefix_hash(&salt, tokens, expected[i]);
+        assert_int_equal(store.n_tokens[i], expected[i]);
+        assert_true(sl_hash128_equals(&hash, &store.hashes[i]));
+    }
+}
+
+static void test_a_job_asks_for_the_whole_capsule_that_its_prompt_begins_with(void **state) {
+    (void)state;
+    expect_keys(0, (const int64_t[]){400, 384, 320, 256, 192, 128, 64}, 7);
+    expect_keys(350, (const int64_t[]){400, 384, 350, 320, 256, 192, 128, 64}, 8);
+    expect_keys(399, (const int64_t[]){400, 399, 384, 320, 256, 192, 128, 64}, 8);
+    expect_keys(30, (const int64_t[]){400, 384, 320, 256, 192, 128, 64, 30}, 8);
+    expect_keys(320, (const int64_t[]){400, 384, 320, 256, 192, 128, 64}, 7); // once
+    expect_keys(400, (const int64_t[]){400, 384, 320, 256, 192, 128, 64}, 7);
+    expect_keys(401, (const int64_t[]){400, 384, 320, 256, 192, 128, 64}, 7);
+    plan.n_prompt = 40;
+    store.match.n_tokens = store.match.capsule_tokens = 30;
+    expect_keys(30, (const int64_t[]){40, 30}, 2);
+    plan.n_prompt = TOKENS;
+    assert_int_equal(sl_recipe_parse("place=offload/1-", &plan.recipe, NULL), SL_OK);
+    expect_keys(350, (const int64_t[]){400, 384, 320, 256, 192, 128, 64}, 7);
+}
+
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_job_waits_a_part_of_what_reading_takes, begin, end),
         cmocka_unit_test_setup_teardown(test_a_store_that_fails_again_is_avoided_for_longer, begin, end),
         cmocka_unit_test_setup_teardown(test_a_store_that_registers_anew_keeps_its_record, begin, end),
         cmocka_unit_test_setup_teardown(test_the_end_of_a_job_is_no_failure_of_the_store, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_prompt_that_begins_with_a_whole_capsule_takes_all_of_it, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_job_asks_for_the_whole_capsule_that_its_prompt_begins_with, begin, end),
     };
     sl_rpc_init();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

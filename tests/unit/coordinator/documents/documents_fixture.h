@@ -70,6 +70,7 @@ static inline struct sl_document *make(const char *tenant, const char *name, int
     document->n_tokens = 100;
     document->capsule_bytes = bytes;
     document->created_ms = 5;
+    document->is_cut = true;
     return document;
 }
 

@@ -351,7 +351,7 @@ static void test_documents_pinned_later_obey_the_quota(void **state) {
 
     documents = open_registry(true, 4, 1000); // the change outlives the process
     assert_int_equal(sl_documents_find(documents, "acme", "gpl", &document, &err), SL_OK);
-    assert_int_equal(document->replicas, 3);
+    assert_true(document->replicas == 3 && document->is_cut);
     assert_int_equal(document->expires_ms, 5000);
     block_file(path); // what cannot be written does not change
     assert_int_equal(sl_documents_pin(documents, document, &one, &err), SL_ERR_IO);
