@@ -177,6 +177,17 @@ static struct sl_stored *make_stored(const struct sl_capsule_keys *keys, const s
     return stored;
 }
 
+// Returns whether the capsule is in the set of protected ones. The set is searched again only when it has changed: all capsules are looked at
+// for each request for room.
+static bool is_of_document(const struct sl_capsule_cache *capsule_cache, struct sl_stored *stored) {
+    const uint64_t version = sl_protected_version(capsule_cache->index.protected); // before the set is searched
+    if (stored->protected_version != version) {
+        stored->is_protected = sl_protected_has(capsule_cache->index.protected, &stored->keys.id);
+        stored->protected_version = version;
+    }
+    return stored->is_protected;
+}
+
 static bool may_go(const struct sl_stored *stored, int64_t now_ns) {
     return stored->n_pins == 0 && stored->kept_until_ns <= now_ns;
 }
@@ -189,7 +200,7 @@ static struct sl_stored *find_oldest(struct sl_capsule_cache *capsule_cache, int
     size_t protected_bytes = 0;
     bool exceeds = false, is_found = false;
     for (struct sl_stored *stored = capsule_cache->oldest; stored && !is_found; stored = stored->newer) {
-        bool is_protected = sl_protected_has(capsule_cache->index.protected, &stored->keys.id);
+        bool is_protected = is_of_document(capsule_cache, stored);
         protected_bytes += is_protected ? stored->capsule.body_bytes : 0;
         exceeds = protected_bytes > capsule_cache->max_protected_bytes;
         first = !is_protected ? &oldest : atomic_load(&stored->is_on_disk) ? &oldest_on_disk : &oldest_protected;
@@ -224,8 +235,7 @@ static struct sl_eviction_rank rank(const struct sl_capsule_cache *capsule_cache
 // Call with the lock held. Returns the capsule that the policy evicts next, or NULL.
 static struct sl_stored *find_victim(struct sl_capsule_cache *capsule_cache, int64_t now_ns) {
     struct sl_stored *victim = find_oldest(capsule_cache, now_ns);
-    if (!victim || capsule_cache->eviction.policy->is_by_use ||
-        sl_protected_has(capsule_cache->index.protected, &victim->keys.id)) {
+    if (!victim || capsule_cache->eviction.policy->is_by_use || is_of_document(capsule_cache, victim)) {
         return victim;
     }
     int64_t clock_ns = sl_capsule_cache_now_ns(capsule_cache); // not now_ns, which may be INT64_MAX
@@ -234,8 +244,7 @@ static struct sl_stored *find_victim(struct sl_capsule_cache *capsule_cache, int
     int n = 0;
     do {
         struct sl_eviction_rank own = rank(capsule_cache, stored, clock_ns);
-        if (sl_eviction_is_lower(&own, &lowest) && may_go(stored, now_ns) &&
-            !sl_protected_has(capsule_cache->index.protected, &stored->keys.id)) {
+        if (sl_eviction_is_lower(&own, &lowest) && may_go(stored, now_ns) && !is_of_document(capsule_cache, stored)) {
             lowest = own;
             victim = stored;
         }
@@ -445,13 +454,13 @@ int64_t sl_capsule_cache_oldest_ns(struct sl_capsule_cache *capsule_cache, int64
 size_t sl_capsule_cache_evictable(struct sl_capsule_cache *capsule_cache, void **bodies_out, size_t max) {
     size_t n = 0, protected_bytes = 0;
     SL_LOCKED(&capsule_cache->mutex);
-    for (const struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
-        bool is_protected = sl_protected_has(capsule_cache->index.protected, &stored->keys.id);
+    for (struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
+        bool is_protected = is_of_document(capsule_cache, stored);
         protected_bytes += is_protected ? stored->capsule.body_bytes : 0;
     }
     bool any = protected_bytes > capsule_cache->max_protected_bytes;
-    for (const struct sl_stored *stored = capsule_cache->newest; stored && n < max; stored = stored->older) {
-        if (stored->n_pins == 0 && (any || !sl_protected_has(capsule_cache->index.protected, &stored->keys.id))) {
+    for (struct sl_stored *stored = capsule_cache->newest; stored && n < max; stored = stored->older) {
+        if (stored->n_pins == 0 && (any || !is_of_document(capsule_cache, stored))) {
             bodies_out[n++] = stored->capsule.body;
         }
     }
@@ -462,8 +471,8 @@ void sl_capsule_cache_get_stats(struct sl_capsule_cache *capsule_cache, struct s
     SL_LOCKED(&capsule_cache->mutex);
     *stats_out = capsule_cache->stats;
     size_t protected_bytes = 0, unpinned_bytes = 0; // of protected ones
-    for (const struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
-        bool is_protected = sl_protected_has(capsule_cache->index.protected, &stored->keys.id);
+    for (struct sl_stored *stored = capsule_cache->newest; stored; stored = stored->older) {
+        bool is_protected = is_of_document(capsule_cache, stored);
         size_t bytes = stored->capsule.body_bytes;
         protected_bytes += is_protected ? bytes : 0;
         unpinned_bytes += is_protected && stored->n_pins == 0 ? bytes : 0;

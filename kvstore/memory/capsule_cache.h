@@ -60,8 +60,10 @@ struct sl_stored {
     bool is_forgotten; // not found any more: freed with its last pin
     int64_t stored_ns, used_ns, kept_until_ns;
     struct sl_capsule_node *nodes; // [n_hashes + 1], of its keys
-    int64_t n_shared_keys;         // keys that other capsules have as well
-    double ms_per_token;           // as in struct sl_eviction_entry
+    bool is_protected;             // in this version of the set of protected capsules
+    uint64_t protected_version;
+    int64_t n_shared_keys; // keys that other capsules have as well
+    double ms_per_token;   // as in struct sl_eviction_entry
     struct sl_tenant_bytes *tenant;
     struct sl_stored *newer, *older; // by last use
     // Used by the disk alone (kvstore/disk/disk.h):

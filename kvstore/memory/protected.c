@@ -2,6 +2,7 @@
 #include "kvstore/memory/protected.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 #include "engine/offload/remote_kv/segment_head.h"
 
 struct sl_protected {
+    _Atomic uint64_t version;
     pthread_mutex_t mutex;
     // Under the mutex:
     struct sl_capsule_id *ids; // [n_ids], sorted
@@ -20,6 +22,7 @@ struct sl_protected {
 
 enum sl_status sl_protected_create(int64_t unknown_ms, struct sl_protected **set_out, struct sl_error *err) {
     SL_NEW_OR_FAIL(struct sl_protected, set, err, "protected capsules: out of memory");
+    atomic_init(&set->version, 1);
     pthread_mutex_init(&set->mutex, NULL);
     set->unknown_until_ns = sl_deadline_in_ms(unknown_ms);
     *set_out = set;
@@ -43,11 +46,19 @@ void sl_protected_set(struct sl_protected *set, struct sl_capsule_id *ids, size_
     }
     pthread_mutex_lock(&set->mutex);
     struct sl_capsule_id *before = set->ids;
+    bool is_same = n_ids == set->n_ids && (n_ids == 0 || memcmp(ids, before, n_ids * sizeof *ids) == 0);
     set->ids = ids;
     set->n_ids = n_ids;
     set->is_told = true;
+    if (!is_same) { // the coordinator sends the same set again and again
+        atomic_fetch_add(&set->version, 1);
+    }
     pthread_mutex_unlock(&set->mutex);
     free(before);
+}
+
+uint64_t sl_protected_version(const struct sl_protected *set) {
+    return set ? atomic_load(&set->version) : 0;
 }
 
 bool sl_protected_has(struct sl_protected *set, const struct sl_capsule_id *id) {

@@ -26,5 +26,7 @@ void sl_protected_destroy(struct sl_protected **set); // accepts NULL, nulls
 // Replaces the set; takes over ids[n_ids], which is malloc'd, and sorts it.
 void sl_protected_set(struct sl_protected *set, struct sl_capsule_id *ids, size_t n_ids);
 
+// Returns a number that changes when the set does; never 0, but for set NULL.
+uint64_t sl_protected_version(const struct sl_protected *set);
 bool sl_protected_has(struct sl_protected *set, const struct sl_capsule_id *id); // set NULL: false
 bool sl_protected_is_known(struct sl_protected *set);                            // set NULL: true

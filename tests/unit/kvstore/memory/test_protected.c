@@ -47,6 +47,26 @@ static void test_protected_has_what_was_set_last(void **state) {
     assert_true(sl_protected_is_known(NULL));
 }
 
+// What was found in the set is not searched again before the set changes, and the coordinator sends the same one each time.
+static void test_protected_has_a_version_for_each_set(void **state) {
+    (void)state;
+    struct sl_protected *protected = NULL;
+    assert_int_equal(sl_protected_create(0, &protected, NULL), SL_OK);
+    uint64_t version = sl_protected_version(protected);
+    assert_int_not_equal(version, sl_protected_version(NULL));
+    set(protected, 0, 3);
+    assert_int_not_equal(sl_protected_version(protected), version);
+    version = sl_protected_version(protected);
+    set(protected, 0, 3);
+    assert_int_equal(sl_protected_version(protected), version);
+    set(protected, 1, 4);
+    assert_int_not_equal(sl_protected_version(protected), version);
+    version = sl_protected_version(protected);
+    set(protected, 0, 0);
+    assert_int_not_equal(sl_protected_version(protected), version);
+    sl_protected_destroy(&protected);
+}
+
 // One key of the set stands for all segments of a document.
 static void test_protected_has_the_segments_of_a_document(void **state) {
     (void)state;
@@ -88,6 +108,7 @@ static void test_protected_is_unknown_until_it_is_set_or_for_a_while(void **stat
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_protected_has_what_was_set_last),
+        cmocka_unit_test(test_protected_has_a_version_for_each_set),
         cmocka_unit_test(test_protected_has_the_segments_of_a_document),
         cmocka_unit_test(test_protected_is_unknown_until_it_is_set_or_for_a_while),
     };
