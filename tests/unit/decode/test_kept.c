@@ -147,7 +147,7 @@ static void test_kept_makes_room_only_where_that_helps(void **state) {
     assert_int_equal(sl_ledger_create(arena, &ledger, NULL), SL_OK);
     sl_kept_init(&kept);
     for (int i = 0; i < 2; i++) {
-        struct sl_session *session = capsule_session(arena);
+        struct sl_session *session = capsule_session(arena, 128);
         assert_int_equal(sl_kept_put(&kept, &id, &session, 600000, name, NULL), SL_OK);
     }
     assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_OK); // of a job
