@@ -40,7 +40,7 @@ bool sl_model_is_gguf(const char *name);
 bool sl_model_in(const char *folder, char path_out[PATH_MAX]);
 
 /*
- * Turns the text of --model into a path: if the text is no file or folder here, the folder of the model with that name.
+ * Turns the text of --model into a path: if the text is not a file or folder here, the folder of the model with that name.
  * False: there is no such model either, and the text is not a path.
  */
 bool sl_model_find(const char *text, char path_out[PATH_MAX]);

@@ -95,7 +95,7 @@ enum sl_status sl_folder_make(const char *path, mode_t mode, struct sl_error *er
             snprintf(part, sizeof part, "%.*s", (int)i, path);
             SL_FAIL_IF(mkdir(part, mode) != 0 && errno != EEXIST, err, SL_ERR_IO, "%s: cannot be made: %s", part,
                        strerror(errno));
-            SL_FAIL_IF(stat(part, &there) != 0 || !S_ISDIR(there.st_mode), err, SL_ERR_IO, "%s: is no folder", part);
+            SL_FAIL_IF(stat(part, &there) != 0 || !S_ISDIR(there.st_mode), err, SL_ERR_IO, "%s: is not a folder", part);
         }
     }
     return SL_OK;

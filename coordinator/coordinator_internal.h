@@ -180,7 +180,7 @@ enum sl_status sl_joined_prompt_init(struct sl_joined_prompt *prompt, struct sl_
 void sl_joined_prompt_cleanup(struct sl_joined_prompt *prompt); // frees what a job has not taken over
 /*
  * documents_join.c: encodes a text as the beginning of a question on it, for a capsule or a segment that cannot be cut
- * afterwards. *ids_inout: NULL, or the text's own tokens, which it replaces; *n_inout: at most so many, and no more than both
+ * afterwards. *ids_inout: NULL, or the text's own tokens, which it replaces; *n_inout: at most this many, and no more than both
  * prompts begin with.
  */
 enum sl_status sl_coordinator_encode_compacted(const struct sl_coordinator *coordinator, const char *text, bool chat,

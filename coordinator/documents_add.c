@@ -120,7 +120,7 @@ static enum sl_status make_document(struct adding *adding, struct sl_job_spec *s
     int64_t unit = spec->demand.offloaded.n > 0 ? spec->demand.offloaded_unit : SL_PREFIX_BLOCK,
             chunk = spec->parsed_recipe.chunk_tokens, least = chunk > unit ? chunk : unit;
     SL_FAIL_IF(spec->demand.n_prefill_tokens / unit * unit < least, err, SL_ERR_INVALID,
-               "text: %" PRId64 " tokens are no document, of which at least %" PRId64
+               "text: %" PRId64 " tokens are not a document, of which at least %" PRId64
                " are reused at once; put them into the question",
                spec->n_tokens, least);
     SL_TRY(sl_document_create(sl_rpc_call_identity(adding->call)->tenant, asked->name, asked->text, &adding->document,

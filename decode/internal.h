@@ -138,7 +138,7 @@ void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRe
 // lease.c. Tells the caller of a job that this worker is at work.
 enum sl_status sl_decode_send_alive(struct sl_rpc_call *call);
 
-// Returns whether dropping idle sessions can help to find so many bytes: they hold no staging memory of a device.
+// Returns whether dropping idle sessions can help to find this many bytes: they hold no staging memory of a device.
 bool sl_decode_drop_helps(struct sl_decode *decode, size_t bytes);
 
 // run.c, archive.c, lease.c: handlers of sluice.v1.Decode

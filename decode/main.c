@@ -6,9 +6,9 @@ static const struct sl_option options[] = {
     SL_NODE_OPTIONS("decode-0", "16"),
     SL_NODE_MODEL_OPTIONS,
     {"retrieve-deadline", 0, SL_OPTION_DURATION, "500ms", "TIME",
-     "wait so long for a store's answer about offloaded layers; then a layer does without for a step",
+     "longest wait for a store's answer about offloaded layers; after it a layer uses what it has for one step",
      SL_FIELD(sl_decode_config, retrieve_deadline_ms), 1, 60000},
-    {"retrieve-lost", 0, SL_OPTION_DURATION, "3s", "TIME", "a job fails when a store has not answered for so long",
+    {"retrieve-lost", 0, SL_OPTION_DURATION, "3s", "TIME", "fail a job when a store has not answered for this time",
      SL_FIELD(sl_decode_config, retrieve_lost_ms), 1, 3600000},
     {"aggregated", 0, SL_OPTION_FLAG, NULL, NULL,
      "read prompts, too, between the steps of answers: nothing is shipped, and no prefill worker is needed. The next "

@@ -216,7 +216,7 @@ static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__
     return status;
 }
 
-// Makes the plan of a job that is no turn, and opens its writer. A session that has not come in a capsule begins empty.
+// Makes the plan of a job that is not a turn, and opens its writer. A session that has not come in a capsule begins empty.
 static enum sl_status plan_answer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                   struct sl_rpc_call *call, struct sl_answer *answer, struct sl_plan *plan,
                                   struct sl_error *err) {

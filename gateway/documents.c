@@ -135,7 +135,7 @@ static enum sl_status parse(const struct sl_document_call *call, struct sl_intak
         return SL_ERR_EXHAUSTED;
     }
     SL_REFUSE_FIELD_IF(!json_is_object(json), refusal, "",
-                       json ? "the body is JSON, but no object" : "the body is not JSON: %s", error.text);
+                       json ? "the body is JSON, but not an object" : "the body is not JSON: %s", error.text);
     json_t *recipe = json_object_get(json, "recipe"), *share = json_object_get(json, "ship_at_most");
     SL_REFUSE_FIELD_IF(recipe && share && !json_is_null(recipe) && !json_is_null(share), refusal, "ship_at_most",
                        "recipe, ship_at_most: each chooses the recipe: give one of them");

@@ -21,7 +21,7 @@ struct sl_kvstore_config {
     int64_t scan_threads;       // 0: one per processor
     const char *disk;           // folder; "": none
     int64_t disk_bytes;
-    int64_t keep_ms;      // released KV stays so long unless there is no other room
+    int64_t keep_ms;      // released KV stays this long unless there is no other room
     double max_scan_load; // above it no remote KV is opened
     const char *evict;    // name of a policy (kvstore/memory/eviction.h)
     int64_t ttl_ms;       // for policy ttl

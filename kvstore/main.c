@@ -14,14 +14,14 @@ static const struct sl_option options[] = {
      "busy share of their time above which the store accepts no further session",
      SL_FIELD(sl_kvstore_config, max_scan_load), 0, 1},
     {"keep", 0, SL_OPTION_DURATION, "60s", "TIME",
-     "what a job has released stays so long unless there is no other room", SL_FIELD(sl_kvstore_config, keep_ms), 0,
-     86400000},
+     "keep what a job has released for this time, unless there is no other room", SL_FIELD(sl_kvstore_config, keep_ms),
+     0, 86400000},
     {"evict", 0, SL_OPTION_STRING, SL_EVICTION_DEFAULT, "POLICY",
-     "which capsule memory and disk lose first: cost (least time to read again for a byte and its age), lru, ttl, "
-     "share (of "
-     "tenants with more than an equal share)",
+     "how to choose the capsule that memory and disk evict: cost (least time to read again for a byte and its age), "
+     "lru, ttl, share (of tenants with more than an equal share)",
      SL_FIELD(sl_kvstore_config, evict)},
-    {"ttl", 0, SL_OPTION_DURATION, SL_EVICTION_TTL, "TIME", "with --evict ttl: capsules stored longer ago go first",
+    {"ttl", 0, SL_OPTION_DURATION, SL_EVICTION_TTL, "TIME",
+     "with --evict ttl: evict capsules first that were stored longer ago than this",
      SL_FIELD(sl_kvstore_config, ttl_ms), 0, 31536000000},
     {"disk", 0, SL_OPTION_STRING, "", "DIR", "folder that keeps capsules when memory does not, and over restarts",
      SL_FIELD(sl_kvstore_config, disk)},

@@ -51,7 +51,7 @@ enum sl_status sl_store_handle_read(void *service, struct sl_rpc_call *call, con
     const Sluice__V1__StoreKey *key = (const Sluice__V1__StoreKey *)message;
     struct sl_prefix whole = {{key->model_fingerprint, key->recipe_fingerprint, {{0}}}, key->n_tokens};
     SL_FAIL_IF(!sl_hash128_read(key->prefix_hash.data, key->prefix_hash.len, &whole.id.prefix_hash), err,
-               SL_ERR_INVALID, "prefix_hash: has not %zu bytes", sizeof whole.id.prefix_hash);
+               SL_ERR_INVALID, "prefix_hash: does not have %zu bytes", sizeof whole.id.prefix_hash);
     bool is_pinned;
     struct sl_stored *stored = hold(kvstore, &whole, sl_rpc_call_deadline_ns(call), &is_pinned);
     SL_FAIL_IF(stored == NULL, err, SL_ERR_NOT_FOUND, "the store does not have this capsule");
@@ -143,7 +143,7 @@ static enum sl_status receive_body(struct writing *writing, struct sl_error *err
         is_last = piece->is_last;
         protobuf_c_message_free_unpacked(message, NULL);
         SL_FAIL_IF(!fits || (is_last && writing->n_written < capsule->body_bytes), err, SL_ERR_INVALID,
-                   "body: has not the announced %zu bytes", capsule->body_bytes);
+                   "body: does not have the announced %zu bytes", capsule->body_bytes);
     }
     return SL_OK;
 }

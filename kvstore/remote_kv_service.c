@@ -45,7 +45,7 @@ static enum sl_status read_prompt(const Sluice__V1__OpenAnnexRequest *request, s
     return SL_OK;
 }
 
-// Reads the key of the capsule; without one the remote KV is none of a document.
+// Reads the key of the capsule; without one the remote KV is not a document's.
 static enum sl_status read_capsule(const Sluice__V1__StoreKey *key, struct sl_capsule_id *id_out,
                                    struct sl_error *err) {
     *id_out = (struct sl_capsule_id){0};

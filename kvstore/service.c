@@ -87,8 +87,8 @@ enum sl_status sl_store_handle_forget(void *service, struct sl_rpc_call *call, c
     struct sl_capsule_id id = {0};
     if (status == SL_OK && (!request->key || !sl_hash128_read(request->key->prefix_hash.data,
                                                               request->key->prefix_hash.len, &id.prefix_hash))) {
-        status =
-            sl_fail(err, SL_ERR_INVALID, "key: missing, or its prefix hash has not %zu bytes", sizeof id.prefix_hash);
+        status = sl_fail(err, SL_ERR_INVALID, "key: missing, or its prefix hash does not have %zu bytes",
+                         sizeof id.prefix_hash);
     }
     SL_TRY(status);
     id.model_fingerprint = request->key->model_fingerprint;

@@ -23,7 +23,7 @@ static enum sl_status run(const char *const words[3], int input, struct sl_error
     } while (ended < 0 && errno == EINTR);
     SL_FAIL_IF(WIFEXITED(status) && WEXITSTATUS(status) == NO_LIBRARY, err, SL_ERR_UNSUPPORTED, "%s", NEEDS);
     SL_FAIL_IF(ended != pid || !WIFEXITED(status) || WEXITSTATUS(status) != 0, err, SL_ERR_IO,
-               "python3 has failed; what it said is above");
+               "python3 has failed; its output is above");
     return SL_OK;
 }
 

@@ -28,7 +28,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=pathlib.Path, help="a GGUF file, or a Hugging Face folder")
     parser.add_argument("--text", type=pathlib.Path, action="append", help="may be given several times")
-    parser.add_argument("--tokens", type=int, default=512, help="of each text [512]")
+    parser.add_argument("--tokens", type=int, default=512, help="tokens of each text [512]")
     parser.add_argument("--chunk", type=int, default=512, help="tokens that we read at once [512]")
     parser.add_argument("--tier", action="append", help="may be given several times [auto]")
     parser.add_argument("--keep", type=pathlib.Path, default=pathlib.Path("/tmp"), help="where transformers' logits are kept [/tmp]")

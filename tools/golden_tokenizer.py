@@ -71,7 +71,7 @@ def main():
     parser.add_argument("--model", default="models/demo", help="model folder (default: %(default)s)")
     parser.add_argument("--out", default="tests/golden/tokenizer/demo.json", help="file to write (default: %(default)s)")
     parser.add_argument("--families", metavar="FOLDER", help="write the pipelines of published families to this folder instead")
-    parser.add_argument("--seed", type=int, default=1, help="of the random strings (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random strings (default: %(default)s)")
     arguments = parser.parse_args()
     if arguments.families:
         golden_tokenizer_families.record(arguments.families, arguments.seed)

@@ -118,7 +118,7 @@ def complaints_of(build, allowed):
                 for target in sorted(set(edges[source]) & circle - {source}):
                     lines.append(f"    {source} -> {target}  {' '.join(edges[source][target])}".rstrip())
             complaints.append("\n".join(lines))
-    complaints += [f"no circle any more: {' '.join(sorted(circle))}" for circle in allowed if circle not in found]
+    complaints += [f"not a circle any more: {' '.join(sorted(circle))}" for circle in allowed if circle not in found]
     return complaints
 
 
@@ -158,7 +158,7 @@ def self_test():
         (found(["a.c", "b.c", "back.c"], []), [f"circle of 3 files by calls: {three}\n    x/a.c -> x/b.c  b\n"
                                                "    x/b.c -> x/back.c  c\n    x/back.c -> x/a.c  a"]),
         (found(["a.c", "b.c", "back.c"], [], [(three, "a test")]), []),
-        (found(["a.c", "b.c", "c.c"], [], [(three, "a test")]), [f"no circle any more: {three}"]),
+        (found(["a.c", "b.c", "c.c"], [], [(three, "a test")]), [f"not a circle any more: {three}"]),
         (found(["a.c"], ["x.h", "y.h"]),
          ["circle of 2 files by includes: x/x.h x/y.h\n    x/x.h -> x/y.h\n    x/y.h -> x/x.h"]),
         (found([], []), ["the build has no objects"]),
@@ -177,7 +177,7 @@ def main():
         print(__doc__)
         return 2
     if not os.path.exists(os.path.join(sys.argv[1], "CMakeCache.txt")):
-        script.stop(f"{sys.argv[1]} is no build folder: run `make build` first")
+        script.stop(f"{sys.argv[1]} is not a build folder: run `make build` first")
     complaints = complaints_of(sys.argv[1], ALLOWED)
     for complaint in complaints:
         print(complaint)

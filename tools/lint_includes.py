@@ -276,7 +276,7 @@ def check_circles(texts, folders, rules, complain):
             complain(folder, f"circle {' -> '.join(way)}: {shown}")
     for circle in open_circles:
         if circle not in found:
-            complain(" ".join(sorted(circle)), "is no circle any more: take it out of OPEN_CIRCLES")
+            complain(" ".join(sorted(circle)), "is not a circle any more: take it out of OPEN_CIRCLES")
 
 
 # --- CMake ---
@@ -486,7 +486,7 @@ def violations():
          {"ROWS": {**rows, "compress": rows["compress"] + " fabric"}}),
         ({"tensor/ops.c": including("fabric/fabric.h"), "tensor/CMakeLists.txt": library("ops.c", "sl_fabric")},
          "tensor", "group tensor is not above group fabric", {"ROWS": {**rows, "tensor": "fabric"}}),
-        ({}, "base fabric", "no circle any more", {"OPEN_CIRCLES": ["fabric base"]}),
+        ({}, "base fabric", "not a circle any more", {"OPEN_CIRCLES": ["fabric base"]}),
         # files
         file("base/a.c", "int x;\n", None, "the first line must be"),
         file("base/x.h", source("#ifndef SL_BASE_X_H\n#define SL_BASE_X_H\n#endif\n"), None, "must be #pragma once"),

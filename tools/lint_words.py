@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds comments and docs to plain English (docs/STYLE.md): finds comments that open without a verb, and words that hide who acts.
+"""Holds comments, docs and the help of options to plain English (docs/STYLE.md): finds comments that open without a verb, and words
+that hide who acts.
 
     lint_words.py ROOT           check; exits with 1 if a folder has more findings than tools/lint_words.counts allows
     lint_words.py ROOT --list    print every finding
@@ -23,6 +24,12 @@ RULES = {
     "\"after\", for time": re.compile(r"\bbehind (it|that|this|them|the last|every|each|a step|its attention)\b"),
     "the field's word": re.compile(r"\b(spoil(s|ed|t)?|let go of|lets go of|hand(s|ed)? on|without a word)\b"),
 }
+HELP_RULE = "a help text names what the option sets, or what it does"
+HELP = re.compile(r"^(of|for|that|to|between|until|likewise)\b|\bso (many|long|much)\b(?! (that|as)\b)|\b[Ww]ithout[:,]")
+# The last literals before the field of an option's row, and the help of an option of argparse.
+HELP_OF_SOURCE = re.compile(
+    r"""(?:\{|ROW\()\s*"[a-z0-9-]+",\s*(?:0|'.'),\s*SL_OPTION_\w+,[^;{}]*?((?:"(?:\\.|[^"\\\n])*"[\s\\]*)+),[\s\\]*\w*(?:FIELD|OPTION)\(""")
+HELP_OF_SCRIPT = re.compile(r'''\bhelp=f?("(?:\\.|[^"\\\n])*")''')
 SOURCES = {".c", ".h", ".cc", ".cu", ".cuh", ".proto"}
 SCRIPTS = {".py", ".sh", ".cmake", ".yaml", ".yml"}
 SKIPPED = ("tests/golden/", "tests/fuzz/corpus/", "tests/fuzz/dictionaries/", "models/", "docs/quality/", "tools/lint_words.py")
@@ -62,6 +69,15 @@ def paragraphs_of_page(text):
     return found
 
 
+def help_findings(extension, text):
+    found = []
+    for match in (HELP_OF_SCRIPT if extension == ".py" else HELP_OF_SOURCE).finditer(text):
+        words = HELP.search("".join(re.findall(r'"((?:\\.|[^"\\\n])*)"', match.group(1))))
+        if words:
+            found.append((text.count("\n", 0, match.start()) + 1, HELP_RULE, words.group(0)))
+    return found
+
+
 def findings(path, text):
     extension = os.path.splitext(path)[1]
     if extension in SOURCES:
@@ -72,7 +88,7 @@ def findings(path, text):
         parts, opens = paragraphs_of_page(text), False
     else:
         return []
-    found = []
+    found = help_findings(extension, text)
     for number, part in parts:
         prose = re.sub(r"`[^`]*`", "``", part)  # names, and words that are only mentioned
         for i, (rule, pattern) in enumerate(RULES.items()):
@@ -97,6 +113,11 @@ def self_test():
     assert len(findings("a.c", wrong)) == 5
     assert findings("a.py", "# Whether it lives\n") and findings("a.md", "Nobody asks.\n")
     assert not findings("a.c", 'char *s = "Nobody asks"; // a text\n') and not findings("a.md", "```\nnobody\n```\n")
+    row = '{"seed", 0, SL_OPTION_INT, "1", "N", %s, SL_FIELD(options, seed)},\n'
+    assert not findings("a.c", row % '"seed of the draws"') and not findings("a.py", 'add("--seed", help="seed of the draws")\n')
+    for wrong in ('"of the draws"', '"wait "\n "so long"', '"a seed; without: 1"'):
+        assert [rule for _, rule, _ in findings("a.c", row % wrong)] == [HELP_RULE], wrong
+    assert findings("a.py", 'add("--seed", help="of the draws")\n')
     assert not findings("a.md", "The field `everybody` is true.\n")
     print("lint_words: every rule finds what it is for")
 

@@ -12,7 +12,7 @@ Measures the tests: plants small bugs by rule, one at a time, builds, runs the t
 Works on a copy of HEAD in build-mutate/, which is brought up to date. A bug dies if the build fails, if a unit test fails twice, or if
 one takes far too long. The nearest tests run first, and only what a test needs is built. Leaks are detected. Cluster tests and bits do
 not run. AddressSanitizer runs only with --asan, in a build of its own: use it with --again, as a bug that lives may be a read past an
-array's end. A change that gives the same machine code is no bug. A bug that lives shows that a test is missing, or it makes no difference:
+array's end. A change that gives the same machine code is not a bug. A bug that lives shows that a test is missing, or it makes no difference:
 then add it, with the reason, to tools/mutate.equivalent. Results are lines of JSON in build-mutate/results.jsonl; the last line of a bug
 counts. The sample is drawn by hashes: a change elsewhere does not change it.
 """
@@ -63,15 +63,15 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", help="folders or files; with --since, those that changed")
     parser.add_argument("--sample", type=int, default=20, metavar="N", help="bugs to plant (20)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the sample (1)")
-    parser.add_argument("--since", metavar="COMMIT", help="only in lines that changed since then")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the sample (1)")
+    parser.add_argument("--since", metavar="COMMIT", help="plant bugs only in lines that changed since then")
     parser.add_argument("--tests", metavar="REGEX", default="^unit_", help="unit tests that may be chosen from")
-    parser.add_argument("--only", metavar="REGEX", default="", help="of the sample, only files whose path has this")
-    parser.add_argument("--most", type=float, default=60, metavar="SECONDS", help="of unit tests a bug, as they take without one (60)")
+    parser.add_argument("--only", metavar="REGEX", default="", help="sample only files whose path contains this")
+    parser.add_argument("--most", type=float, default=60, metavar="SECONDS", help="seconds of unit tests a bug, as they take without one (60)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="bugs at a time, each in a copy of its own (1)")
     parser.add_argument("--work", default=os.path.join(ROOT, "build-mutate"), metavar="DIR", help="where to build (build-mutate)")
     parser.add_argument("--resume", action="store_true", help="skip what has a result")
-    parser.add_argument("--again", action="store_true", help="only what has lived")
+    parser.add_argument("--again", action="store_true", help="run only the bugs that survived")
     parser.add_argument("--asan", action="store_true", help="with AddressSanitizer, as make test-asan")
     parser.add_argument("--list", action="store_true", help="print the bugs and plant none")
     parser.add_argument("--summary", action="store_true", help="count the results and plant none")

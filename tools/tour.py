@@ -115,7 +115,7 @@ def check(root, write):
             if home:
                 text[i] = line = line.replace(f"`{match.group(2)}:", f"`{home}:")
                 match = STEP.match(line)
-            wrong = check_step(code, steps, match) if match else "this is no step: | number | `file: function()` | from | what |"
+            wrong = check_step(code, steps, match) if match else "this is not a step: | number | `file: function()` | from | what |"
             complaints += [f"{where}: {wrong}"] if wrong else []
             n_steps += 1
             continue
@@ -150,7 +150,7 @@ def self_test():
         (head + "| 2 | `b/c.c: third()` | 1 | x |\n", "does not name third"),  # a comment does
         (head + "| 2 | `a.c: second()` | 4 | x |\n", "no step 4"),
         (head + "| 2 | `b/c.c: third()` | 1 `METHOD` | x |\n", "does not name METHOD"),
-        (head + "| 2 | `a.c: second()` | 1 |\n", "no step:"),
+        (head + "| 2 | `a.c: second()` | 1 |\n", "not a step:"),
         ("| 1 | `a.c: second()` | | x |\n| 2 | `a.c: first()` | 1 `METHOD` | x |\n", "neither the function"),
         ("| 1 | `a.c` | 8 | x |\n", None),
         ("| 1 | `a.c` | 18 | x |\n", "has 8 lines"),

@@ -140,7 +140,7 @@ void sl_environment_check(void (*warn_fn)(const char *program, const char *text)
         if (similar.name) {
             sl_environment_name(similar.name, meant, sizeof meant);
         }
-        snprintf(text, sizeof text, "%.*s in the environment is no variable of Sluice's, and ignored%s%s%s",
+        snprintf(text, sizeof text, "%.*s in the environment is not a variable of Sluice's, and ignored%s%s%s",
                  (int)strcspn(*variable, "="), *variable, similar.name ? ": is " : "", meant,
                  similar.name ? " meant?" : "");
         warn_fn(program, text);

@@ -30,18 +30,18 @@ struct sl_program_options {
     SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "info", "FILTER", "level, or level,component=level,...",                 \
                   SL_FIELD(type, common.log)),                                                                         \
         SL_OPTION_ROW("log-format", 0, SL_OPTION_STRING, "text", "FORMAT",                                             \
-                      "of a line of the log: text, or json: one object", SL_FIELD(type, common.log_format)),           \
+                      "format of log lines: text, or json for one object a line", SL_FIELD(type, common.log_format)),  \
         SL_OPTION_ROW("admin-listen", 0, SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                                 \
                       "where /livez, /readyz, /startupz and /metrics are served, in plain HTTP; or none",              \
                       SL_FIELD(type, common.admin_listen)),                                                            \
         SL_OPTION_ROW("otlp", 0, SL_OPTION_STRING, "", "HOST:PORT",                                                    \
-                      "OpenTelemetry collector that is told spans, by OTLP over gRPC in the clear",                    \
+                      "OpenTelemetry collector that gets spans, by OTLP over unencrypted gRPC",                        \
                       SL_FIELD(type, common.otlp)),                                                                    \
         SL_OPTION_ROW("otlp-share", 0, SL_OPTION_FLOAT, "1", "SHARE",                                                  \
-                      "of requests that come without a traceparent, 0 to 1", SL_FIELD(type, common.otlp_share), 0, 1), \
+                      "share of the requests without a traceparent that are traced, 0 to 1",                           \
+                      SL_FIELD(type, common.otlp_share), 0, 1),                                                        \
         SL_OPTION_ROW("check", 0, SL_OPTION_FLAG, NULL, NULL,                                                          \
-                      "only see whether these options are right: exit code 0, or 2 and why not",                       \
-                      SL_FIELD(type, common.check))
+                      "check these options and exit: code 0, or 2 with the reason", SL_FIELD(type, common.check))
 
 // Parses the options, refuses positional arguments, and sets up the log. False: main() returns *code_out.
 bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,

@@ -52,23 +52,24 @@ struct sl_cluster_config {
                       "prefill workers of a cluster on this machine; 1, and none with --aggregated",                   \
                       SL_FIELD(type, cluster.n_prefill), 1, 32),                                                       \
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
-                      "of the model's weights in memory: stored, int8 or int4", SL_FIELD(type, cluster.weights)),      \
+                      "format of the model's weights in memory: stored, int8 or int4",                                 \
+                      SL_FIELD(type, cluster.weights)),                                                                \
         SL_DEVICE_OPTION(type, cluster.device), SL_RANKS_OPTION(type, cluster.ranks),                                  \
-        SL_OPTION_ROW("decode", 0, SL_OPTION_INT, "1", "N", "decode workers, likewise",                                \
+        SL_OPTION_ROW("decode", 0, SL_OPTION_INT, "1", "N", "decode workers of a cluster on this machine",             \
                       SL_FIELD(type, cluster.n_decode), 1, 32),                                                        \
         SL_OPTION_ROW("aggregated", 0, SL_OPTION_FLAG, NULL, NULL,                                                     \
                       "decode workers read prompts, too, and ship nothing. With --prefill, each prompt is read where " \
                       "its answer begins sooner",                                                                      \
                       SL_FIELD(type, cluster.aggregated)),                                                             \
-        SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "1", "N", "KV stores, likewise", SL_FIELD(type, cluster.n_kvstore), \
-                      0, 32),                                                                                          \
+        SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "1", "N", "KV stores of a cluster on this machine",                 \
+                      SL_FIELD(type, cluster.n_kvstore), 0, 32),                                                       \
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
                       SL_FIELD(type, cluster.transport)),                                                              \
-        SL_OPTION_ROW("arena", 'a', SL_OPTION_STRING, "", "SIZE",                                                      \
-                      "memory for KV of each worker, all taken at once, or of run --local. Without: of workers for "   \
-                      "16384 tokens of the model in f16; at least 256M, and of all together at most half of what "     \
-                      "this machine has free",                                                                         \
-                      SL_FIELD(type, cluster.arena)),                                                                  \
+        SL_OPTION_ROW(                                                                                                 \
+            "arena", 'a', SL_OPTION_STRING, "", "SIZE",                                                                \
+            "memory for KV of each worker, all taken at once, or of run --local. Default for workers: 16384 tokens "   \
+            "of the model in f16, at least 256M, and for all together at most half of this machine's free memory",     \
+            SL_FIELD(type, cluster.arena)),                                                                            \
         SL_OPTION_ROW("tls", 0, SL_OPTION_STRING, NULL, "DIR",                                                         \
                       "make certificates there, and let only them in (tools/test-ca.sh, docs/SECURITY.md)",            \
                       SL_FIELD(type, cluster.tls)),                                                                    \

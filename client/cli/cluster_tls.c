@@ -24,7 +24,7 @@ static enum sl_status run_to_end(char *const words[], struct sl_error *err) {
     sl_child_wait_end(&child, MAKE_MS, stderr);
     char end[96];
     SL_FAIL_IF(!WIFEXITED(child.wait_status) || WEXITSTATUS(child.wait_status) != 0, err, SL_ERR_IO,
-               "--tls: %s %s; what it said is above (openssl must be installed)", words[0],
+               "--tls: %s %s; its output is above (openssl must be installed)", words[0],
                sl_child_describe_end(&child, end, sizeof end));
     return SL_OK;
 }

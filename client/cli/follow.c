@@ -102,7 +102,7 @@ static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finis
     if (follow->exit_code == SL_EXIT_OK && !follow->answer_shown && !follow->quiet) {
         fprintf(follow->err, "sluice %s: the answer is empty: %s\n", follow->command,
                 finished->reason == SLUICE__V1__FINISHED__REASON__STOP_STRING ? "it begins with the text of --stop"
-                : follow->no_chat ? "the model ended it at once, as instruct models do with a text that is no chat "
+                : follow->no_chat ? "the model ended it at once, as instruct models do with a text that is not a chat "
                                     "(--chat, and no --raw)"
                                   : "the model ended it at once");
     }

@@ -42,7 +42,7 @@ struct sl_follow sl_follow_of(const char *command, const struct sl_tool_config *
 // Sets the callbacks of a watch.
 void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch);
 
-// Shows how much of a model is loaded (sl_loading_fn; arg: the sl_follow), in lines where err is no terminal, until a
+// Shows how much of a model is loaded (sl_loading_fn; arg: the sl_follow), in lines where err is not a terminal, until a
 // signal comes. The thread of the other callbacks waits meanwhile.
 bool sl_follow_loading(void *follow, size_t done_bytes, size_t total_bytes);
 

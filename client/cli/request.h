@@ -27,7 +27,7 @@ struct sl_request_config {
 // Table rows for sampling, for the same member; also used by `sluice chat`.
 #define SL_SAMPLING_OPTIONS(type)                                                                                      \
     SL_OPTION_ROW("temperature", 0, SL_OPTION_FLOAT, "0", "T",                                                         \
-                  "0 takes the likeliest token. Without: the model's own, as with the next four, else",                \
+                  "0 takes the likeliest token. Default: the model's own setting, as for the next four options, else", \
                   SL_FIELD(type, request.temperature), 0, 100, SL_GIVEN(type, request.has_temperature)),               \
         SL_OPTION_ROW("top-k", 0, SL_OPTION_INT, "0", "K", "sample among the K likeliest; 0: among all",               \
                       SL_FIELD(type, request.top_k), 0, 1 << 24, SL_GIVEN(type, request.has_top_k)),                   \
@@ -44,21 +44,22 @@ struct sl_request_config {
                       SL_FIELD(type, request.frequency_penalty), -2, 2),                                               \
         SL_OPTION_ROW("presence-penalty", 0, SL_OPTION_FLOAT, "0", "F", "lower it by F once if it is in the answer",   \
                       SL_FIELD(type, request.presence_penalty), -2, 2),                                                \
-        SL_OPTION_ROW("generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",                                       \
-                      "auto: those that are not given come from the model's own generation settings; none: they do "   \
-                      "not",                                                                                           \
-                      SL_FIELD(type, request.generation_config)),                                                      \
+        SL_OPTION_ROW(                                                                                                 \
+            "generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",                                                 \
+            "auto: take settings that are not given from the model's own generation settings; none: ignore these",     \
+            SL_FIELD(type, request.generation_config)),                                                                \
         SL_OPTION_ROW("seed", 0, SL_OPTION_INT, NULL, "N",                                                             \
-                      "of the sampling; without: drawn for each request and shown", SL_FIELD(type, request.seed),      \
+                      "seed of the sampling. Default: drawn for each request and shown", SL_FIELD(type, request.seed), \
                       SL_GIVEN(type, request.has_seed))
 
 // Table rows for the member `request` of the command's config struct `type`.
 #define SL_REQUEST_OPTIONS(type)                                                                                       \
     SL_OPTION_ROW("recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",                                                     \
                   "how the KV cache is compressed; see `sluice recipes`", SL_FIELD(type, request.recipe)),             \
-        SL_OPTION_ROW("ship-at-most", 0, SL_OPTION_FLOAT, "0", "PERCENT",                                              \
-                      "of the full cache: the recipe recommended for that size, without --recipe; 0: the default",     \
-                      SL_FIELD(type, request.ship_at_most), 0, 1000),                                                  \
+        SL_OPTION_ROW(                                                                                                 \
+            "ship-at-most", 0, SL_OPTION_FLOAT, "0", "PERCENT",                                                        \
+            "without --recipe: use the recipe recommended for this share of the full cache; 0: the default recipe",    \
+            SL_FIELD(type, request.ship_at_most), 0, 1000),                                                            \
         SL_OPTION_ROW("prompt-file", 'f', SL_OPTION_STRING, NULL, "FILE", "document to read; - is standard input",     \
                       SL_FIELD(type, request.prompt_file)),                                                            \
         SL_OPTION_ROW("prompt", 'p', SL_OPTION_STRING, NULL, "TEXT", "the document itself",                            \
@@ -75,11 +76,10 @@ struct sl_request_config {
                       SL_FIELD(type, request.chat)),                                                                   \
         SL_OPTION_ROW("raw", 0, SL_OPTION_FLAG, NULL, NULL, "the model continues the prompt as it is: no chat",        \
                       SL_FIELD(type, request.raw)),                                                                    \
-        SL_OPTION_ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "of a chat: the system message before the prompt",  \
+        SL_OPTION_ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "system message before the prompt, in a chat",      \
                       SL_FIELD(type, request.system)),                                                                 \
         SL_OPTION_ROW("max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",                                                 \
-                      "tokens to generate at most; without: to the answer's end in a chat (with --doc: 1024), else "   \
-                      "128",                                                                                           \
+                      "most tokens to generate. Default: to the answer's end in a chat (with --doc: 1024), else 128",  \
                       SL_FIELD(type, request.max_new), 1, 1 << 20, SL_GIVEN(type, request.has_max_new)),               \
         SL_OPTION_ROW("stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text",                    \
                       SL_FIELD(type, request.stop)),                                                                   \
@@ -90,9 +90,9 @@ struct sl_request_config {
                       "estimate what compression costs, layer by layer", SL_FIELD(type, request.estimate_errors)),     \
         SL_OPTION_ROW("no-reuse", 0, SL_OPTION_FLAG, NULL, NULL,                                                       \
                       "read the whole prompt, even if a store has its beginning", SL_FIELD(type, request.no_reuse)),   \
-        SL_OPTION_ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole job",                            \
+        SL_OPTION_ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "deadline of the whole job",                   \
                       SL_FIELD(type, request.deadline_ms), 1, 604800000),                                              \
-        SL_OPTION_ROW("label", 0, SL_OPTION_STRING, "", "TEXT", "shown by `sluice jobs`",                              \
+        SL_OPTION_ROW("label", 0, SL_OPTION_STRING, "", "TEXT", "a label, which `sluice jobs` shows",                  \
                       SL_FIELD(type, request.label))
 
 #define SL_REQUEST_MAX_DOCUMENTS 8

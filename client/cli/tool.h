@@ -43,7 +43,7 @@ struct sl_tool_config {
     SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT,...",                             \
                   "where the cluster's coordinators listen", SL_FIELD(sl_tool_config, coordinator)),                   \
         SL_TLS_OPTIONS(sl_tool_config, tls, "client"),                                                                 \
-        SL_OPTION_ROW("timeout", 0, SL_OPTION_DURATION, "10s", "TIME", "of one request to the coordinator",            \
+        SL_OPTION_ROW("timeout", 0, SL_OPTION_DURATION, "10s", "TIME", "deadline of one request to the coordinator",   \
                       SL_FIELD(sl_tool_config, timeout_ms), 1, 86400000),                                              \
         SL_LOCAL_TOOL_OPTIONS
 

@@ -58,7 +58,7 @@ struct sl_watch {
     const char *job_id;
     int64_t from_sequence; // 0 or 1: from the beginning
     int64_t deadline_ns;   // SL_NO_DEADLINE: until the job ends
-    int64_t reconnect_ms;  // give up after so long without a coordinator; 0: 30 s
+    int64_t reconnect_ms;  // give up after this long without a coordinator; 0: 30 s
 
     // Called with each event, in order, once. The event is freed afterwards.
     void (*on_event)(void *arg, const Sluice__V1__Event *event);

@@ -28,7 +28,7 @@
 #define LONGEST_PAUSE_MS 2000
 #define SEVERAL_PAUSE_MS 400 // longest pause with several coordinators: another one may lead by then
 #define DEFAULT_LIMIT_MS 30000
-// A coordinator of several that is silent for so long: ask the others whether it still leads
+// A coordinator of several that is silent for this long: ask the others whether it still leads
 #define SILENT_MS 1000
 
 static bool stopped(const struct sl_watch *watch) {

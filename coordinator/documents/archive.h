@@ -35,6 +35,6 @@ enum sl_status sl_document_archive_read(struct sl_document_archive *archive, int
 // Writes a document; is_new: with its text. SL_ERR_IO: the disk is full, or fails. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_document_archive_write(struct sl_document_archive *archive, const struct sl_document *document,
                                          bool is_new, struct sl_error *err);
-// Removes it; a file that does not exist is no error.
+// Removes it; a file that does not exist is not an error.
 enum sl_status sl_document_archive_remove(struct sl_document_archive *archive, const struct sl_document *document,
                                           struct sl_error *err);

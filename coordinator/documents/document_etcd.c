@@ -98,7 +98,8 @@ static enum sl_status take_record(void *arg, const char *name, const uint8_t *by
     struct reading *reading = arg;
     const char *digits = name + strlen(RECORDS);
     if (strlen(digits) != SL_DOCUMENT_DIGITS || reading->n == SL_MAX_DOCUMENTS) {
-        say_damaged(digits, reading->n == SL_MAX_DOCUMENTS ? "there are too many documents" : "its key is none");
+        say_damaged(digits,
+                    reading->n == SL_MAX_DOCUMENTS ? "there are too many documents" : "its key is not a document's");
         return SL_OK;
     }
     struct record *record = &reading->records[reading->n++];

@@ -21,7 +21,7 @@
 // Writes a document; is_new: with its text. SL_ERR_PEER_LOST as sl_etcd_put(), SL_ERR_EXHAUSTED.
 enum sl_status sl_document_etcd_write(struct sl_etcd *etcd, int64_t term, const struct sl_document *document,
                                       bool is_new, struct sl_error *err);
-// Removes a document; one that does not exist is no error. SL_ERR_PEER_LOST.
+// Removes a document; one that does not exist is not an error. SL_ERR_PEER_LOST.
 enum sl_status sl_document_etcd_remove(struct sl_etcd *etcd, int64_t term, const struct sl_document *document,
                                        struct sl_error *err);
 // Reads all documents; a damaged one stays in etcd, and the log names it. SL_ERR_PEER_LOST, SL_ERR_PEER_CORRUPT, SL_ERR_EXHAUSTED.

@@ -57,7 +57,7 @@ enum sl_status sl_document_make(const Sluice__V1__KeptDocument *kept, struct sl_
     struct sl_document *document = NULL;
     if (described == NULL || sl_document_check_name(described->name, err) != SL_OK ||
         strlen(described->tenant) >= SL_TENANT_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "its name is none of a document");
+        return sl_fail(err, SL_ERR_INVALID, "its name is not a document's");
     }
     SL_TRY(sl_document_create(described->tenant, described->name, kept->text, &document, err));
     if (!TAKE(document->recipe, described->recipe) || strcmp(document->sha256, described->sha256) != 0 ||

@@ -18,7 +18,7 @@ struct sl_document_quota {
 // Checks a document that is not in the list against the number and the bytes of its tenant.
 enum sl_status sl_document_quota_check(const struct sl_document_quota *quota, const struct sl_document *document,
                                        struct sl_error *err);
-// Checks the tenant's bytes if this document has so many replicas; it may be in the list.
+// Checks the tenant's bytes if this document has this many replicas; it may be in the list.
 enum sl_status sl_document_quota_check_bytes(const struct sl_document_quota *quota, const struct sl_document *document,
                                              int replicas, struct sl_error *err);
 // Checks whether a store has room for a document, beside the others that it has or is to get: in memory for what its disk

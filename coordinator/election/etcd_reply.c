@@ -9,7 +9,7 @@ static enum sl_status read_key(const Etcdserverpb__KeyValue *pair, const char *k
     SL_FAIL_IF(pair->key.len != strlen(key) || memcmp(pair->key.data, key, pair->key.len) != 0, err,
                SL_ERR_PEER_CORRUPT, "etcd answers with another key than %.100s", key);
     SL_FAIL_IF(pair->create_revision < 1 || pair->value.len < 1 || pair->value.len >= sizeof key_out->holder, err,
-               SL_ERR_PEER_CORRUPT, "%.100s: of revision %" PRId64 ", with %zu bytes, is no coordinator's", key,
+               SL_ERR_PEER_CORRUPT, "%.100s: of revision %" PRId64 ", with %zu bytes, is not a coordinator's", key,
                pair->create_revision, pair->value.len);
     for (size_t i = 0; i < pair->value.len; i++) {
         SL_FAIL_IF(pair->value.data[i] <= ' ' || pair->value.data[i] > '~', err, SL_ERR_PEER_CORRUPT,

@@ -95,7 +95,7 @@ static enum sl_status restore_event(struct sl_job *job, const struct sl_job_past
                                          packed->n_bytes));
     return status == SL_OK ? SL_OK
                            : sl_fail(err, status == SL_ERR_EXHAUSTED ? status : SL_ERR_INVALID,
-                                     "its event %zu is none of such a job", i + 1);
+                                     "its event %zu is not one of such a job", i + 1);
 }
 
 static enum sl_status restore_events(struct sl_job *job, const struct sl_job_past *past, struct sl_error *err) {
@@ -103,7 +103,8 @@ static enum sl_status restore_events(struct sl_job *job, const struct sl_job_pas
     for (size_t i = 0; i < past->n_events && status == SL_OK; i++) {
         status = restore_event(job, past, i, err);
     }
-    SL_THEN_IF(status, past->end && !is_final(job->state), sl_fail(err, SL_ERR_INVALID, "its end is none"));
+    SL_THEN_IF(status, past->end && !is_final(job->state),
+               sl_fail(err, SL_ERR_INVALID, "it has an end, and its state is not final"));
     return status;
 }
 
@@ -111,7 +112,7 @@ enum sl_status sl_job_restore(const struct sl_job_past *past, struct sl_job_spec
                               struct sl_error *err) {
     SL_FAIL_IF(strlen(past->id) >= SL_JOB_ID_BYTES || spec->max_new_tokens < 1 ||
                    spec->n_delivered > spec->max_new_tokens,
-               err, SL_ERR_INVALID, "its id or its length is none");
+               err, SL_ERR_INVALID, "its id or its length is not valid");
     struct sl_job *job;
     SL_TRY(sl_job_make(past->id, spec, &job, err));
     job->submitted_ms = past->submitted_ms;

@@ -31,7 +31,7 @@ struct sl_run {
     // For a turn of a conversation (turn.h):
     struct sl_job_turn from;       // the session that this attempt continues
     struct sl_job_turn turn;       // as the next turn will find it
-    struct sl_sessions_left *left; // sessions and copies to release after the job's end; NULL: it is no turn
+    struct sl_sessions_left *left; // sessions and copies to release after the job's end; NULL: it is not a turn
     struct sl_copying copying;     // may continue after the job's end
     // The current attempt holds:
     struct sl_claim claim;

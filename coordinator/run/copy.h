@@ -32,7 +32,7 @@ struct sl_copying {
 
 /*
  * Begins to copy run->turn's session from its worker into the conversation's store, as run->copying. Without such a store there is no copy,
- * which is no error.
+ * which is not an error.
  */
 enum sl_status sl_copying_begin(struct sl_run *run, struct sl_error *err);
 static inline bool sl_copying_is_under_way(const struct sl_copying *copying) {

@@ -51,7 +51,7 @@ enum sl_status sl_remote_kv_check(const struct sl_claim *claim, const Sluice__V1
     return SL_OK;
 }
 
-// Writes the lease that prefill has passed on in an entry; false: it is none of the claim's.
+// Writes the lease that prefill has passed on in an entry; false: it is not one of the claim's.
 static bool lease_of(const struct sl_claim *claim, const Sluice__V1__AnnexShare *annex, struct sl_lease *lease_out) {
     int share = find_share(claim, annex->share);
     if (share < 0 || strlen(annex->lease_id) >= sizeof lease_out->id) {

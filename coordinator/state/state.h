@@ -43,7 +43,7 @@ enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_sta
 
 /*
  * Called with every job of the database, oldest first. SL_OK: *job_out is a reference, which the state takes over.
- * SL_ERR_INVALID: it is none, as err says, and its rows are removed. SL_ERR_EXISTS: another job has its place; its rows are
+ * SL_ERR_INVALID: it is not a job, as err says, and its rows are removed. SL_ERR_EXISTS: another job has its place; its rows are
  * removed. Any other status ends the load.
  */
 typedef enum sl_status (*sl_state_restore_fn)(void *arg, const struct sl_past_jobs *past, struct sl_job **job_out,

@@ -44,8 +44,8 @@ struct sl_demand {
     int64_t travelling_bytes; // of its staging memory in addition to the capsule: offloaded layers on their way
     struct sl_route_offloaded_heads offloaded; // what kvstores hold; none where the recipe does not offload
     enum sl_kv_format scan;                    // the format in which they search it
-    int64_t offloaded_unit;                    // prefill reads on after a multiple of so many of its tokens
-    double read_ms;       // reading took so long when the prompt's document was added; 0: not known
+    int64_t offloaded_unit;                    // prefill reads on after a multiple of this many of its tokens
+    double read_ms;       // reading took this long when the prompt's document was added; 0: not known
     int64_t stored_bytes; // of an offloaded head, that stores with the prompt's document have: jobs on it share them
     bool in_one_store;    // the job reads a document: the store of its capsule gets all offloaded heads, or it fails
 };

@@ -64,7 +64,7 @@ static int class_of(int64_t tokens) {
     return i;
 }
 
-// Adds a prompt of so many tokens (0: none is read), or takes it out. Called under the lock.
+// Adds a prompt of this many tokens (0: none is read), or takes it out. Called under the lock.
 static void count_prompt(struct sl_worker *worker, int64_t tokens, int n) {
     if (tokens > 0) {
         worker->line.n[class_of(tokens)] += n;

@@ -86,7 +86,7 @@ struct sl_worker_set {
 };
 // Takes a snapshot. The set is larger than a stack frame should be: its owner has it on the heap.
 void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole role, struct sl_worker_set *set_out);
-// Writes the delay that a prompt of so many tokens would have in each worker's line, and give to others there (route.h).
+// Writes the delay that a prompt of this many tokens would have in each worker's line, and give to others there (route.h).
 void sl_worker_set_delays(struct sl_worker_set *set, int64_t n_tokens);
 void sl_worker_set_release(struct sl_worker_set *set);
 

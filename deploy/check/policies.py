@@ -193,7 +193,7 @@ def options_exist(documents):
                 yield f"{name}: {m.program(container)} has no --{option}"
         for entry in container.get("env", []):
             if entry["name"].startswith("SLUICE_") and m.option_of(entry["name"]) not in known:
-                yield f"{name}: {entry['name']} is no option of {m.program(container)}"
+                yield f"{name}: {entry['name']} is not an option of {m.program(container)}"
 
 
 @policy

@@ -103,9 +103,10 @@ enum sl_status sl_job_chat_turn(const struct sl_chat_template *chat_template, co
     SL_THEN(status, render(chat_template, chat, chat->n_messages, n_before, ANSWER, &whole, err));
     if (status == SL_OK) {
         const char *rest = behind_answer(before, whole);
-        status = rest != NULL ? encode(tokenizer, rest, ids_out, n_ids_out, err)
-                              : sl_fail(err, SL_ERR_PRECONDITION,
-                                        "the model's template writes earlier messages otherwise once there are more");
+        status = rest != NULL
+                     ? encode(tokenizer, rest, ids_out, n_ids_out, err)
+                     : sl_fail(err, SL_ERR_PRECONDITION,
+                               "the model's template writes earlier messages differently after new ones are added");
     }
     free(before);
     free(whole);

@@ -51,7 +51,7 @@ static bool same_layout(const struct sl_page_layout *a, const struct sl_page_lay
 enum sl_status sl_job_check_session(const struct sl_plan *plan, const struct sl_session *session,
                                     struct sl_error *err) {
     SL_FAIL_IF(session->positions != plan->recipe.positions, err, SL_ERR_PEER_CORRUPT,
-               "the capsule's keys are rotated otherwise than its recipe says");
+               "the capsule's keys are not rotated as its recipe says");
     SL_FAIL_IF(session->rope_set != plan->rope_set, err, SL_ERR_PEER_CORRUPT,
                "the capsule's keys are rotated for another length of context");
     for (int layer = 0; layer < plan->geometry.n_layers; layer++) {

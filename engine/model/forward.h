@@ -51,7 +51,7 @@ struct sl_input {
     struct sl_session *session;
     const int32_t *tokens;
     int n_tokens;
-    int n_reading;     // in a pass that is not `reading`: so many of its first tokens are a prompt's all the same
+    int n_reading;     // in a pass that is not `reading`: this many of its first tokens are a prompt's nevertheless
     float *logits;     // [n_vocab] of the last token, or NULL if not wanted
     float *all_logits; // [n_tokens][n_vocab] or NULL; for perplexity and tests
     struct sl_choice *choice; // chooses a token from the last token's logits, on any device; NULL: none

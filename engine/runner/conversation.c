@@ -82,8 +82,8 @@ static enum sl_status check(const struct sl_conversation *c, const struct sl_loc
     SL_FAIL_IF(request->n_prompt < 1, err, SL_ERR_INVALID, "prompt: empty");
     int64_t end = c->n_tokens - replaced(c, request) + request->n_prompt + request->max_new_tokens;
     SL_FAIL_IF(c->writer.session && sl_model_rope_set(sl_local_model(c->local), end) > c->rope_set, err, SL_ERR_INVALID,
-               "%lld tokens with this turn: the model rotates keys of so long a context otherwise than it has "
-               "rotated those of this conversation; begin a new one with all of the text",
+               "%lld tokens with this turn: in a context of this length, the model rotates keys differently from those "
+               "of this conversation; begin a new one with all of the text",
                (long long)end);
     if (end > c->max_tokens) {
         char behind[64] = "";

@@ -17,7 +17,7 @@
 
 struct sl_shared_prefixes;
 
-// Creates the store for at most so many bytes of pages.
+// Creates the store for at most this many bytes of pages.
 enum sl_status sl_shared_prefixes_create(size_t most_bytes, struct sl_shared_prefixes **shared_prefixes_out,
                                          struct sl_error *err);
 void sl_shared_prefixes_destroy(struct sl_shared_prefixes **shared_prefixes); // accepts NULL

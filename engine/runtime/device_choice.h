@@ -41,5 +41,5 @@ enum sl_status sl_device_choice_add_ranks(struct sl_device_choice *choice_inout,
 // The option row for the number of ranks that compute one model together (engine/tensor/ranks/ranks.h).
 #define SL_RANKS_OPTION(type, field)                                                                                   \
     SL_OPTION_ROW("ranks", 0, SL_OPTION_INT, "1", "N",                                                                 \
-                  "compute the model in so many ranks: devices, or teams of the threads; each has its share of it",    \
-                  SL_FIELD(type, field), 1, SL_MAX_RANKS)
+                  "divide the model among N ranks: devices, or teams of the threads", SL_FIELD(type, field), 1,        \
+                  SL_MAX_RANKS)

@@ -13,7 +13,7 @@ enum sl_status sl_plugin_load(const char *path, const struct sl_plugin **plugin_
     sl_plugin_get_fn get = (sl_plugin_get_fn)dlsym(library, SL_PLUGIN_GETTER);
     if (get == NULL) {
         dlclose(library);
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s is no plugin of Sluice: it has no %s()", path, SL_PLUGIN_GETTER);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s is not a plugin of Sluice: it has no %s()", path, SL_PLUGIN_GETTER);
     }
     const struct sl_plugin *plugin = get();
     if (plugin->abi != SL_PLUGIN_ABI) {

@@ -33,7 +33,7 @@
 // Raise it with every change to the bytes that ops->pack() of any tier writes for the same matrix.
 #define SL_PACKED_LAYOUT 2
 
-#define SL_SHARED_STILL_MS 30000 // a process that packs has stopped if it makes no progress for so long
+#define SL_SHARED_STILL_MS 30000 // a process that packs has stopped if it makes no progress for this long
 
 struct sl_matrix;
 struct sl_shared_weights;

@@ -72,7 +72,7 @@ static enum sl_status check_time(const json_t *claims, int64_t now_s, struct sl_
     SL_FAIL_IF(!json_is_number(exp), err, SL_ERR_DENIED, "the token has no exp: a time at which it ends");
     SL_FAIL_IF((double)now_s >= json_number_value(exp) + SL_WEB_TOKEN_LEEWAY_S, err, SL_ERR_DENIED,
                "the token has expired");
-    SL_FAIL_IF(nbf && !json_is_number(nbf), err, SL_ERR_DENIED, "the token's nbf is no time");
+    SL_FAIL_IF(nbf && !json_is_number(nbf), err, SL_ERR_DENIED, "the token's nbf is not a time");
     SL_FAIL_IF(nbf && (double)now_s < json_number_value(nbf) - SL_WEB_TOKEN_LEEWAY_S, err, SL_ERR_DENIED,
                "the token is not good yet (nbf)");
     return SL_OK;
@@ -102,7 +102,7 @@ static enum sl_status check_signed(jwt_t *jwt, const struct sl_web_token_policy 
     if (critical) { // RFC 7515: a recipient that does not know a critical header must refuse the token
         status = sl_fail(err, SL_ERR_DENIED, "the token has critical extensions, of which none is known here");
     } else if (!json_is_object(claims)) {
-        status = sl_fail(err, SL_ERR_DENIED, "the token's claims are no object");
+        status = sl_fail(err, SL_ERR_DENIED, "the token's claims are not an object");
     } else {
         status = check_claims(claims, policy, now_s, tenant_out, err);
     }
@@ -118,7 +118,7 @@ enum sl_status sl_web_token_check(const struct sl_public_keys *keys, const struc
     SL_FAIL_IF(strnlen(token, SL_WEB_TOKEN_BYTES + 1) > SL_WEB_TOKEN_BYTES, err, SL_ERR_DENIED,
                "the token has more than %d bytes", SL_WEB_TOKEN_BYTES);
     SL_FAIL_IF(!has_three_parts(token), err, SL_ERR_DENIED,
-               "this is no JSON web token: three parts of base64url, with dots between");
+               "this is not a JSON web token: three parts of base64url, with dots between");
     jwt_t *jwt = find_signed(keys, token);
     SL_FAIL_IF(!jwt, err, SL_ERR_DENIED,
                "the token is damaged, or not signed by a key that is known here, with that key's algorithm");

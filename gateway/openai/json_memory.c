@@ -10,7 +10,7 @@ enum {
     BYTES_A_BYTE = 4,         // memory that each byte of a body may take,
     AT_LEAST_BYTES = 8 << 20, // or this much
     STEP_BYTES = 64 << 10,    // counted in *held at once
-    LARGE_BYTES = 1 << 20,    // the system gets memory back after so much
+    LARGE_BYTES = 1 << 20,    // the system gets memory back after this much
     BYTES_A_BLOCK = 8,        // malloc's own
 };
 
@@ -165,7 +165,7 @@ static bool read_list(struct text *text, struct sl_json_ids *list) {
     return skip(text, ']');
 }
 
-// Reads the prompt's ids. *list_out: the text of the list, with its brackets. False: the prompt is no list of ids, or there is
+// Reads the prompt's ids. *list_out: the text of the list, with its brackets. False: the prompt is not a list of ids, or there is
 // no memory.
 static bool read_ids(const char *body, size_t n_bytes, struct sl_json_ids *ids_out, struct text *list_out) {
     struct text text = {body, body + n_bytes}, list;

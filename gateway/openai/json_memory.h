@@ -29,7 +29,7 @@ struct sl_json_memory { // of one body
 struct sl_json_ids { // the ids of "prompt": [1, 2, 3]; the caller frees them
     int32_t *ids;    // NULL: the prompt is something else
     size_t n;
-    size_t n_good; // the first one that is no token's id, because it is negative or too large; n: all are
+    size_t n_good; // the first one that is not a token's id, because it is negative or too large; n: all are
 };
 
 // Makes jansson count. Call it once, before other threads start.

@@ -28,7 +28,7 @@ enum sl_status sl_refuse_field(struct sl_refusal *refusal, const char *param, co
         }                                                                                                              \
     } while (0)
 
-// Refuses with 429: the caller's limit is so many of `what` per minute, and there is room again in retry_ms. INT64_MAX:
+// Refuses with 429: the caller's limit is this many of `what` per minute, and there is room again in retry_ms. INT64_MAX:
 // no limit of the caller is the reason.
 void sl_refuse_for(struct sl_refusal *refusal, int64_t retry_ms, const char *what, int64_t per_minute);
 

@@ -488,7 +488,7 @@ static enum sl_status parse(const char *body, size_t n_bytes, struct sl_json_mem
     if (!request->json) {
         return refusal->http_status != 0 ? SL_ERR_EXHAUSTED : refuse_syntax(body, n_bytes, memory, &error, refusal);
     }
-    SL_REFUSE_FIELD_IF(!json_is_object(request->json), refusal, "", "the body is JSON, but no object");
+    SL_REFUSE_FIELD_IF(!json_is_object(request->json), refusal, "", "the body is JSON, but not an object");
     sluice__v1__generate_request__init(&request->message);
     sluice__v1__sampling__init(&request->sampling);
     sluice__v1__token_ids__init(&request->one.tokens);

@@ -178,13 +178,14 @@ enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
     SL_FAIL_IF(n < 0 || n_hashes < 0 || fstat(fd, &file) != 0, err, SL_ERR_IO, "it cannot be read: %s",
                strerror(errno));
     SL_FAIL_IF((size_t)n < sizeof head || memcmp(head.magic, MAGIC, sizeof head.magic) != 0, err, SL_ERR_INVALID,
-               "it is no capsule, or was never finished");
+               "it is not a capsule, or was never finished");
     SL_FAIL_IF(head.version != SL_DISK_FILE_VERSION, err, SL_ERR_INVALID, "it is of version %u, this reads %d",
                head.version, SL_DISK_FILE_VERSION);
     SL_FAIL_IF(head.n_hashes >= SL_CAPSULE_CACHE_MAX_PREFIXES || (size_t)(n + n_hashes) < content_at(&head) ||
                    digest_of(&head, hashes_out) != head.digest,
                err, SL_ERR_INVALID, "its head is damaged");
-    SL_FAIL_IF(!is_plausible(&head, (uint64_t)file.st_size), err, SL_ERR_INVALID, "it is cut short, or its head lies");
+    SL_FAIL_IF(!is_plausible(&head, (uint64_t)file.st_size), err, SL_ERR_INVALID,
+               "it is cut short, or its head is wrong");
     *head_out = head;
     return SL_OK;
 }

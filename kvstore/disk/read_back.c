@@ -41,7 +41,7 @@ static struct pause *find_pause(struct sl_disk_reader *reader, const struct sl_c
     return NULL;
 }
 
-// Call with the lock held. Drops the pauses of what is no document any more.
+// Call with the lock held. Drops the pauses of what is not a document any more.
 static void drop_old_pauses(struct sl_disk_reader *reader) {
     size_t n = 0;
     for (size_t i = 0; i < reader->n_pauses; i++) {

@@ -7,7 +7,7 @@
  *         threads read the beginning of every file and discard it, so that it is in the page cache. A disk that gets
  *         one request at a time is idle most of the time.
  * Speed: reading 100 000 heads takes 1.0 s from the page cache; from a virtual disk 13 s one by one, 3.2 s by 16
- *        threads. A folder of so many capsules of 128 prefixes each, 13 million keys in 440 MB of memory, opens in 4 s,
+ *        threads. A folder of this many capsules of 128 prefixes each, 13 million keys in 440 MB of memory, opens in 4 s,
  *        or in 7 s from the disk (2 busy cores of a Sapphire Rapids).
  */
 #pragma once

@@ -10,7 +10,7 @@
 #include "kvstore/memory/capsule_index.h"
 #include "kvstore/memory/tenant_bytes.h"
 
-#define BESIDE_SHARE     16 // one of so many bytes of the arena
+#define BESIDE_SHARE     16 // of the arena, which is divided by this
 #define MIN_BESIDE_BYTES ((size_t)16 << 20)
 #define MALLOC_BYTES     16 // malloc's overhead per block
 

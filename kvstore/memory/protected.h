@@ -19,7 +19,7 @@ struct sl_protected;
 // disk in its turn among all capsules, the rest last.
 #define SL_PROTECTED_SHARE 2
 
-// Creates an empty set. unknown_ms: so long, or until the first sl_protected_set(), sl_protected_is_known() is false.
+// Creates an empty set. unknown_ms: this long, or until the first sl_protected_set(), sl_protected_is_known() is false.
 enum sl_status sl_protected_create(int64_t unknown_ms, struct sl_protected **set_out, struct sl_error *err);
 void sl_protected_destroy(struct sl_protected **set); // accepts NULL, nulls
 

@@ -188,7 +188,7 @@ void sl_remote_kv_pins_drop(struct sl_remote_kv_pins *pins, const struct sl_docu
 
 // ---- adding (lock held) ---------------------------------------------------------------------------------------------
 
-// Fails if so many bytes more exceed the bound; the log says so once.
+// Fails if this many bytes more exceed the bound; the log says so once.
 static enum sl_status check_bytes(struct sl_remote_kv_pins *pins, struct pin *pin, size_t bytes, struct sl_error *err) {
     size_t taken = pins->bytes + pins->capsule_bytes;
     bool fits = taken <= pins->max_bytes && bytes <= pins->max_bytes - taken;

@@ -14,7 +14,7 @@
  *
  *         A segment that is pinned can be held like a capsule, by its key (engine/offload/remote_kv/segment_head.h), for
  *         the disk and for a copy to another store. A partial remote KV is dropped if nothing more of it has come for
- *         partial_ms, or if, after so long, it has come at less than 16 bytes a millisecond.
+ *         partial_ms, or if, after this long, it has come at less than 16 bytes a millisecond.
  * Threads: any number; one lock, under which nothing but reference counts changes.
  */
 #pragma once

@@ -35,17 +35,17 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"geometry", 0, SL_OPTION_STRING, "1b", "NAME", "of the random model: " SL_GEOMETRY_HELP,
-     SL_FIELD(options, geometry)},
-    {"layers", 0, SL_OPTION_INT, "0", "N", "of the random model; 0: as many as that has", SL_FIELD(options, layers), 0,
-     SL_MAX_LAYERS},
+    {"geometry", 0, SL_OPTION_STRING, "1b", "NAME", "random model: " SL_GEOMETRY_HELP, SL_FIELD(options, geometry)},
+    {"layers", 0, SL_OPTION_INT, "0", "N", "layers of the random model; 0: as many as that has",
+     SL_FIELD(options, layers), 0, SL_MAX_LAYERS},
     {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "a model folder instead", SL_FIELD(options, model)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "beside full; may be given several times [tailorkv; tailorkv-near,ahead=0; tailorkv-near]",
      SL_FIELD(options, recipes)},
     {"tokens", 0, SL_OPTION_STRING, "8192,32768,131072", "N,N,...", "lengths of the prompt, ascending",
      SL_FIELD(options, tokens)},
-    {"transport", 't', SL_OPTION_STRING, "shm", "NAME", "to the store: shm, tcp or rdma", SL_FIELD(options, transport)},
+    {"transport", 't', SL_OPTION_STRING, "shm", "NAME", "transport to the store: shm, tcp or rdma",
+     SL_FIELD(options, transport)},
     {"steps", 0, SL_OPTION_INT, "24", "N", "steps of a measurement", SL_FIELD(options, steps), 4, 4096},
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},

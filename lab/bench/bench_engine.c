@@ -54,7 +54,7 @@ static const struct sl_option option_table[] = {
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
     SL_DEVICE_OPTION(options, device),
-    {"ranks", 0, SL_OPTION_INT, "1", "N", "measure so many ranks with the same threads by turns with one",
+    {"ranks", 0, SL_OPTION_INT, "1", "N", "measure N ranks with the same threads, in turns with one rank",
      SL_FIELD(options, ranks), 1, SL_MAX_RANKS},
     {"pin", 0, SL_OPTION_FLAG, "no", NULL, "give each thread a processor of its own", SL_FIELD(options, pin)},
     {"runs", 0, SL_OPTION_INT, "5", "N", "runs of every cell, at most", SL_FIELD(options, runs), 1, MAX_RUNS},

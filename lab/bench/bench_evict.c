@@ -30,7 +30,8 @@ static const struct sl_option option_table[] = {
      SL_FIELD(options, sizes)},
     {"geometry", 0, SL_OPTION_STRING, "8b", "NAME", "model: 135m, 1b or 8b, with all layers",
      SL_FIELD(options, geometry)},
-    {"format", 0, SL_OPTION_STRING, "int8", "FORMAT", "of full pages: f16, int8 or int4", SL_FIELD(options, format)},
+    {"format", 0, SL_OPTION_STRING, "int8", "FORMAT", "format of full pages: f16, int8 or int4",
+     SL_FIELD(options, format)},
     {"token-us", 0, SL_OPTION_FLOAT, "100", "TIME", "microseconds that reading a prompt's first token takes",
      SL_FIELD(options, token_us), 1e-3, 1e6},
     {"keep", 0, SL_OPTION_DURATION, "60s", "TIME", "--keep of the store", SL_FIELD(options, keep_ms), 0, 86400000},
@@ -59,7 +60,7 @@ static enum sl_status parse_sizes(struct bench *b, struct sl_error *err) {
             status = sl_fail(err, SL_ERR_INVALID, "--store-bytes: at most %d sizes", SL_REPLAY_MAX_SIZES);
         } else if (sl_parse_size(word, &b->report.sizes[b->report.n_sizes]) != SL_OK ||
                    b->report.sizes[b->report.n_sizes] < 1) {
-            status = sl_fail(err, SL_ERR_INVALID, "--store-bytes: '%s' is no size such as 64G", word);
+            status = sl_fail(err, SL_ERR_INVALID, "--store-bytes: '%s' is not a size such as 64G", word);
         } else {
             b->report.n_sizes++;
         }

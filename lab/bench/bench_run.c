@@ -42,7 +42,7 @@ static enum sl_status parse(const struct sl_bench *bench, int argc, char **argv,
                            .type = SL_OPTION_DURATION,
                            .default_value = "0",
                            .metavar = "TIME",
-                           .help = "stop after so long, with the rows that were measured; 0: never",
+                           .help = "stop after this time, with the rows that were measured; 0: never",
                            .offset = limit_offset(bench),
                            .max = 86400000};
     const struct sl_program program = {.name = bench->name,

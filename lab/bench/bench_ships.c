@@ -281,8 +281,8 @@ struct bench {
 
 static const struct sl_option option_table[] = {
     {"transport", 't', SL_OPTION_STRING, "shm", "NAME", "tcp, ucx-tcp, tls or shm", SL_FIELD(bench, transport)},
-    {"certificates", 0, SL_OPTION_STRING, "", "DIR", "for tls: tools/test-ca.sh DIR worker/kvstore/bench",
-     SL_FIELD(bench, certificates)},
+    {"certificates", 0, SL_OPTION_STRING, "", "DIR",
+     "certificates for tls, made by tools/test-ca.sh DIR worker/kvstore/bench", SL_FIELD(bench, certificates)},
 };
 
 static enum sl_status check(void *bench, struct sl_error *err) {
@@ -318,7 +318,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         }
     }
     stop_children(&children);
-    SL_FAIL_IF(!good, err, SL_ERR_INTERNAL, "a process has failed; what it said is above");
+    SL_FAIL_IF(!good, err, SL_ERR_INTERNAL, "a process has failed; its output is above");
     return sl_signals_check(&b->signals, err);
 }
 

@@ -35,11 +35,12 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"only", 0, SL_OPTION_STRING, "", "TEXT", "only kinds of weights whose name has it", SL_FIELD(options, only)},
+    {"only", 0, SL_OPTION_STRING, "", "TEXT", "measure only kinds of weights whose names contain this text",
+     SL_FIELD(options, only)},
     {"size", 0, SL_OPTION_INT, "2048", "N", "rows and columns of the matrix; a multiple of 256",
      SL_FIELD(options, size), 256, 1 << 14},
-    {"seconds", 0, SL_OPTION_FLOAT, "0.3", "S", "of every cell, all tiers together", SL_FIELD(options, seconds), 0,
-     1e3},
+    {"seconds", 0, SL_OPTION_FLOAT, "0.3", "S", "time of every cell, for all tiers together",
+     SL_FIELD(options, seconds), 0, 1e3},
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object for each tier of a cell", SL_FIELD(options, json)},
 };
 

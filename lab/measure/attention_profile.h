@@ -11,8 +11,8 @@
  *                        its threshold of 0.2 fits the mean, which is also what its code computes.
  *     first 1, 4, 64     share of the attention on the first slots: StreamingLLM's sinks
  *     last 64            share on the newest slots, including the row's own
- *     slots 90, 95, 99   the smallest share of the row's slots that has so many percent of its attention
- *     effective slots    exp(entropy of the row): so many equally attended slots have the same entropy
+ *     slots 90, 95, 99   the smallest share of the row's slots that has this percentage of its attention
+ *     effective slots    exp(entropy of the row): this many equally attended slots have the same entropy
  */
 #pragma once
 

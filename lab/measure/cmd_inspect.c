@@ -28,9 +28,9 @@ static const struct sl_option options[] = {
      SL_FIELD(inspect_config, png)},
     {"html", 0, SL_OPTION_STRING, NULL, "FILE",
      "write a page that shows what is kept of which sentences (needs --model)", SL_FIELD(inspect_config, html)},
-    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "of --html: the model with the tokenizer",
+    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model whose tokenizer --html uses",
      SL_FIELD(inspect_config, model)},
-    {"text", 0, SL_OPTION_STRING, NULL, "FILE", "of --html: the text, for a file that does not have it",
+    {"text", 0, SL_OPTION_STRING, NULL, "FILE", "text for --html, if the file does not contain it",
      SL_FIELD(inspect_config, text)},
     SL_LOCAL_TOOL_OPTIONS,
 };

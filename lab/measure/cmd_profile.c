@@ -30,15 +30,15 @@ struct profile_config {
 
 static const struct sl_option options[] = {
     SL_MODEL_OPTION(profile_config, model, NULL),
-    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
-     SL_FIELD(profile_config, weights)},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT",
+     "format of the model's weights in memory: stored, int8 or int4", SL_FIELD(profile_config, weights)},
     {"text", 0, SL_OPTION_LIST, NULL, "FILE",
-     "a prompt; may be given several times, the scores are averaged. Without: the text of this tool's licence",
+     "a prompt; may be given several times, and the scores are averaged. Default: the text of this tool's license",
      SL_FIELD(profile_config, texts)},
-    {"tokens", 0, SL_OPTION_INT, "2048", "N", "read at most so many tokens of each text",
+    {"tokens", 0, SL_OPTION_INT, "2048", "N", "most tokens of each text that are read",
      SL_FIELD(profile_config, tokens), SL_ATTENTION_MIN_TOKENS, 1 << 24},
-    {"threshold", 0, SL_OPTION_FLOAT, "0.2", "P", "a layer above it is dense", SL_FIELD(profile_config, threshold), 0,
-     1},
+    {"threshold", 0, SL_OPTION_FLOAT, "0.2", "P", "score above which a layer is dense",
+     SL_FIELD(profile_config, threshold), 0, 1},
     {"out", 'o', SL_OPTION_STRING, NULL, "FILE", "write the profile there", SL_FIELD(profile_config, out)},
     {"write", 0, SL_OPTION_FLAG, NULL, NULL,
      "write it into the model's folder, as sluice_profile.json: what recipes call \"dense\" changes, and with it the "
@@ -46,7 +46,8 @@ static const struct sl_option options[] = {
      SL_FIELD(profile_config, write)},
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the measurements (needs matplotlib)",
      SL_FIELD(profile_config, png)},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(profile_config, threads), 0, 1024},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one for each processor", SL_FIELD(profile_config, threads), 0,
+     1024},
     SL_DEVICE_OPTION(profile_config, device),
     SL_LOCAL_TOOL_OPTIONS,
 };
@@ -60,7 +61,7 @@ static const struct sl_program program = {
     .epilog = "Means over the last 32 queries of each prompt, over query heads and over prompts:\n"
               "dense preference  attention outside of each query's top 5% of slots: 0 where few slots have it all\n"
               "first, last       share of the attention on the first 1, 4, 64 slots (sinks) and on the newest 64\n"
-              "slots 90, 95, 99  the smallest share of the slots that holds so many percent of the attention\n"
+              "slots 90, 95, 99  the smallest share of the slots that holds this percentage of the attention\n"
               "effective         exp of the entropy: as many slots, equally attended, would have the same\n"
               "Layer 0 is always dense: no layer before it can predict its query. --json has every KV "
               "head.\n" SL_EXIT_CODES_HELP,

@@ -23,23 +23,24 @@ struct eval_config {
 
 static const struct sl_option options[] = {
     SL_MODEL_OPTION(eval_config, model, NULL),
-    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
-     SL_FIELD(eval_config, weights)},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT",
+     "format of the model's weights in memory: stored, int8 or int4", SL_FIELD(eval_config, weights)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
-     "may be given several times, or as a list joined by ';'. Without: every preset", SL_FIELD(eval_config, recipes)},
+     "a recipe; may be given several times, or as a list joined by ';'. Default: every preset",
+     SL_FIELD(eval_config, recipes)},
     {"budget", 'b', SL_OPTION_STRING, NULL, "B",
-     "of every recipe that evicts and names none: slots, or a ratio of the prompt. Without: 0.2 for presets that were "
-     "not "
-     "named",
+     "budget of every recipe that evicts and names none: slots, or a ratio of the prompt. Default: 0.2 for presets "
+     "that were not named",
      SL_FIELD(eval_config, budget)},
-    {"text", 0, SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
+    {"text", 0, SL_OPTION_STRING, NULL, "FILE", "text to read; -: standard input. Default: this tool's license",
      SL_FIELD(eval_config, text)},
-    {"tokens", 0, SL_OPTION_INT, "0", "N", "of the prompt; 0: what the text has, up to 2048",
+    {"tokens", 0, SL_OPTION_INT, "0", "N", "tokens of the prompt; 0: those of the text, up to 2048",
      SL_FIELD(eval_config, tokens), 0, 1 << 24},
     {"continuation", 0, SL_OPTION_INT, "128", "N", "tokens after the prompt, over which everything is measured",
      SL_FIELD(eval_config, continuation), 1, 1 << 16},
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs matplotlib)", SL_FIELD(eval_config, png)},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(eval_config, threads), 0, 1024},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one for each processor", SL_FIELD(eval_config, threads), 0,
+     1024},
     SL_DEVICE_OPTION(eval_config, device),
     SL_LOCAL_TOOL_OPTIONS,
 };

@@ -33,25 +33,25 @@ struct perplexity_config {
 
 static const struct sl_option options[] = {
     SL_MODEL_OPTION(perplexity_config, model, NULL),
-    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
-     SL_FIELD(perplexity_config, weights)},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT",
+     "format of the model's weights in memory: stored, int8 or int4", SL_FIELD(perplexity_config, weights)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
-     "may be given several times, or as a list joined by ';'. Without: every preset",
+     "a recipe; may be given several times, or as a list joined by ';'. Default: every preset",
      SL_FIELD(perplexity_config, recipes)},
     {"budget", 'b', SL_OPTION_STRING, NULL, "B",
-     "of every recipe that evicts and names none: slots, or a ratio of the tokens predicted. Without: 0.2 for presets "
-     "that were not "
-     "named",
+     "budget of every recipe that evicts and names none: slots, or a ratio of the tokens predicted. Default: 0.2 for "
+     "presets that were not named",
      SL_FIELD(perplexity_config, budget)},
     {"text", 0, SL_OPTION_LIST, NULL, "FILE",
-     "may be given several times; - is standard input. Without: the text of this tool's licence",
+     "text to read; may be given several times; -: standard input. Default: the text of this tool's license",
      SL_FIELD(perplexity_config, texts)},
-    {"tokens", 0, SL_OPTION_INT, "4096", "N", "predict at most so many of each text, in whole blocks of 256",
+    {"tokens", 0, SL_OPTION_INT, "4096", "N", "most tokens of each text that are predicted, in whole blocks of 256",
      SL_FIELD(perplexity_config, tokens), BLOCK, 1 << 24},
     {"chunk", 0, SL_OPTION_INT, "32", "N", "tokens that are read at once; a recipe evicts after each chunk",
      SL_FIELD(perplexity_config, chunk), 1, MAX_CHUNK},
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs matplotlib)", SL_FIELD(perplexity_config, png)},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(perplexity_config, threads), 0, 1024},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one for each processor", SL_FIELD(perplexity_config, threads),
+     0, 1024},
     SL_DEVICE_OPTION(perplexity_config, device),
     SL_LOCAL_TOOL_OPTIONS,
 };

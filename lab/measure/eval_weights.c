@@ -35,11 +35,12 @@ struct weights_config {
 
 static const struct sl_option options[] = {
     SL_MODEL_OPTION(weights_config, model, NULL),
-    {"text", 0, SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
+    {"text", 0, SL_OPTION_STRING, NULL, "FILE", "text to read; -: standard input. Default: this tool's license",
      SL_FIELD(weights_config, text)},
-    {"tokens", 0, SL_OPTION_INT, "2048", "N", "predict at most so many of the text", SL_FIELD(weights_config, tokens),
-     1, 1 << 24},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(weights_config, threads), 0, 1024},
+    {"tokens", 0, SL_OPTION_INT, "2048", "N", "most tokens of the text that are predicted",
+     SL_FIELD(weights_config, tokens), 1, 1 << 24},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one for each processor", SL_FIELD(weights_config, threads), 0,
+     1024},
     SL_DEVICE_OPTION(weights_config, device),
     SL_LOCAL_TOOL_OPTIONS,
 };

@@ -97,7 +97,7 @@ static enum sl_status open_session(struct sl_inspected *into, void *body, struct
     return SL_OK;
 }
 
-// Opens the file as a document's; *file_out NULL: it is none.
+// Opens the file as a document's; *file_out NULL: it is not one.
 static void open_document(const char *path, FILE **file_out, int64_t *bytes_out) {
     char magic[MAGIC_BYTES];
     struct stat found;

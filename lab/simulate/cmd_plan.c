@@ -23,9 +23,9 @@ struct config {
 };
 
 static const struct sl_option options[] = {
-    {"in-slo", 0, SL_OPTION_FLOAT, "90", "PERCENT", "of the requests, which must keep --slo", SL_FIELD(config, in_slo),
-     1, 100},
-    {"most", 0, SL_OPTION_INT, "64", "N", "workers of a role, beyond which a recipe is called impossible",
+    {"in-slo", 0, SL_OPTION_FLOAT, "90", "PERCENT", "share of the requests that must meet --slo",
+     SL_FIELD(config, in_slo), 1, 100},
+    {"most", 0, SL_OPTION_INT, "64", "N", "most workers of a role; a recipe that needs more is reported as impossible",
      SL_FIELD(config, most), 1, SL_SIM_MAX_NODES / 2},
     SL_SIM_OPTIONS,
 };

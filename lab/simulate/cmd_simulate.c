@@ -22,10 +22,11 @@ static const struct sl_option options[] = {
     {"both", 0, SL_OPTION_INT, "0", "N", "workers that read prompts and write answers", SL_FIELD(config, n_workers[2]),
      0, SL_SIM_MAX_NODES},
     {"autoscale", 0, SL_OPTION_INT, "0", "N",
-     "least workers of each role: they follow the load up to --prefill and --decode, as deploy/components/keda has it; "
-     "0: all are there",
+     "fewest workers of each role: their number follows the load up to --prefill and --decode, as in "
+     "deploy/components/keda; 0: it is constant",
      SL_FIELD(config, shared.cluster.autoscale), 0, SL_SIM_MAX_NODES},
-    {"start", 0, SL_OPTION_DURATION, "2m", "TIME", "until a worker that --autoscale adds takes jobs, in steps of 15 s",
+    {"start", 0, SL_OPTION_DURATION, "2m", "TIME",
+     "time until a worker that --autoscale adds takes jobs, in steps of 15 s",
      SL_FIELD(config, shared.cluster.start_ms), 0, 86400000},
     SL_SIM_OPTIONS,
 };

@@ -90,7 +90,7 @@ static enum sl_status read_grid(const char *what, const json_t *list, size_t n_n
                    SL_ERR_INVALID, "%s: more than %d different numbers in one column", what, SL_COSTS_MAX_LINES);
     }
     SL_FAIL_IF(grid->nx == 0 || (size_t)(grid->nx * grid->ny) != json_array_size(list), err, SL_ERR_INVALID,
-               "%s: %zu rows are no grid of %d by %d", what, json_array_size(list), grid->nx, grid->ny);
+               "%s: %zu rows are not a grid of %d by %d", what, json_array_size(list), grid->nx, grid->ny);
     json_array_foreach(list, i, row) {
         (void)read_row(row, n_numbers, found);
         grid->values[index_of(grid->x, found[0]) * grid->ny + index_of(grid->y, found[1])] = found[2] / 1e3;

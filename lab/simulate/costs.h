@@ -7,9 +7,9 @@
  *     "machine"  whose times these are, in words
  *     "shape"    of the model, as sl_costs_shape() tells it; without it, of any
  *     "rows"     rows of prompts that keep the device busy in one pass
- *     "prefill"  [[tokens, context, ms], ...]  a pass over so many tokens after so many others
+ *     "prefill"  [[tokens, context, ms], ...]  a pass over this many tokens after this many others
  *     "reading"  {RECIPE: [[tokens, ms], ...]} whole prompts under a recipe; without it, as the passes say
- *     "decode"   {RECIPE: [[batch, context, ms], ...]} a step of so many answers
+ *     "decode"   {RECIPE: [[batch, context, ms], ...]} a step of this many answers
  *     "ship"     {"bytes_per_s": ..., "latency_ms": ...} between two workers
  *     "store"    {"lookup_ms": ...}
  *     "call_ms"  of a call from the coordinator to a worker

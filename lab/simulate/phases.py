@@ -35,7 +35,7 @@ def main():
     add("--costs", required=True)
     add("--recipe", default="full,format=int4")
     add("--nodes", type=int, default=6)
-    add("--seconds", type=float, default=1200, help="of a phase")
+    add("--seconds", type=float, default=1200, help="seconds of a phase")
     add("--phases", type=int, default=2)
     add("--prompts", type=float, default=9, help="long prompts a second")
     add("--answers", type=float, default=17, help="long answers a second")

@@ -25,14 +25,14 @@ struct sl_sim_options {
                   "model folder, GGUF file, or a name of `sluice models`; its weights are not read",                   \
                   SL_FIELD(sl_sim_options, model)),                                                                    \
         SL_OPTION_ROW("costs", 0, SL_OPTION_STRING, NULL, "FILE",                                                      \
-                      "how long a worker takes: what `sluice bench calibrate` wrote (required)",                       \
+                      "times of the workers, as written by `sluice bench calibrate` (required)",                       \
                       SL_FIELD(sl_sim_options, costs)),                                                                \
         SL_OPTION_ROW("trace", 0, SL_OPTION_STRING, NULL, "FILE",                                                      \
                       "requests: JSON lines with timestamp, input_length, output_length, hash_ids",                    \
                       SL_FIELD(sl_sim_options, trace)),                                                                \
-        SL_OPTION_ROW("scale-rate", 0, SL_OPTION_FLOAT, "1", "X", "of the trace's own rate, without --rate",           \
+        SL_OPTION_ROW("scale-rate", 0, SL_OPTION_FLOAT, "1", "X", "factor of the trace's own rate, without --rate",    \
                       SL_FIELD(sl_sim_options, scale_rate), 1e-6, 1e6),                                                \
-        SL_OPTION_ROW("rate", 0, SL_OPTION_STRING, NULL, "N,N", "requests a second; without: 1, or a trace's own",     \
+        SL_OPTION_ROW("rate", 0, SL_OPTION_STRING, NULL, "N,N", "requests a second. Default: 1, or a trace's own",     \
                       SL_FIELD(sl_sim_options, rates)),                                                                \
         SL_OPTION_ROW("count", 0, SL_OPTION_INT, "0", "N", "requests of each run; 0: 5000, or all of a trace",         \
                       SL_FIELD(sl_sim_options, count), 0, 10 << 20),                                                   \
@@ -44,20 +44,23 @@ struct sl_sim_options {
                       SL_FIELD(sl_sim_options, input)),                                                                \
         SL_OPTION_ROW("output", 0, SL_OPTION_STRING, "300", "LENGTH", "tokens of an answer",                           \
                       SL_FIELD(sl_sim_options, output)),                                                               \
-        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "1", "N", "of the draws", SL_FIELD(sl_sim_options, seed), 0, 1e15),    \
+        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "1", "N", "seed of the draws", SL_FIELD(sl_sim_options, seed), 0,      \
+                      1e15),                                                                                           \
         SL_OPTION_ROW("slo", 0, SL_OPTION_STRING, "ttft:2s,tpot:100ms", "LIMITS",                                      \
-                      "what a good answer keeps; also e2el:TIME", SL_FIELD(sl_sim_options, slo)),                      \
+                      "limits that a good answer meets; also e2el:TIME", SL_FIELD(sl_sim_options, slo)),               \
         SL_OPTION_ROW("link", 0, SL_OPTION_STRING, NULL, "GBIT",                                                       \
-                      "of a node's link, in each direction; without: what the costs say",                              \
+                      "bandwidth of a node's link, in each direction. Default: that of --costs",                       \
                       SL_FIELD(sl_sim_options, link)),                                                                 \
         SL_OPTION_ROW("out-only", 0, SL_OPTION_FLAG, "no", NULL,                                                       \
                       "links limit what leaves a node, as --inject pace does, not what arrives",                       \
                       SL_FIELD(sl_sim_options, cluster.only_out)),                                                     \
         SL_OPTION_ROW("routing", 0, SL_OPTION_STRING, "affinity", "POLICY",                                            \
-                      "of the coordinator: affinity, least-loaded or round-robin", SL_FIELD(sl_sim_options, routing)), \
-        SL_OPTION_ROW("rebalance", 0, SL_OPTION_DURATION, "0s", "TIME",                                                \
-                      "of the coordinator: workers of both roles have one at a time, and change with the load",        \
-                      SL_FIELD(sl_sim_options, cluster.rebalance_ms), 0, 86400000),                                    \
+                      "routing of the coordinator: affinity, least-loaded or round-robin",                             \
+                      SL_FIELD(sl_sim_options, routing)),                                                              \
+        SL_OPTION_ROW(                                                                                                 \
+            "rebalance", 0, SL_OPTION_DURATION, "0s", "TIME",                                                          \
+            "as --rebalance of the coordinator: workers of both roles have one at a time, and change with the load",   \
+            SL_FIELD(sl_sim_options, cluster.rebalance_ms), 0, 86400000),                                              \
         SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "0", "N", "stores, which keep what was read",                       \
                       SL_FIELD(sl_sim_options, cluster.n_stores), 0, SL_SIM_MAX_NODES),                                \
         SL_OPTION_ROW("prefill-arena", 0, SL_OPTION_SIZE, "16G", "SIZE", "--arena of a prefill worker",                \
@@ -100,7 +103,7 @@ struct sl_sim_setting {
 
 /*
  * Loads everything. The positional arguments are recipes. Without them: the full cache, the model's default, and those recommended for fewer bytes, as far as
- * the costs have them; N% is the recipe recommended to ship so much. The caller cleans up, after a failure too.
+ * the costs have them; N% is the recipe recommended to ship this much. The caller cleans up, after a failure too.
  */
 enum sl_status sl_sim_setting_load(const struct sl_sim_options *options, struct sl_sim_setting *setting_out,
                                    struct sl_error *err);

@@ -52,7 +52,7 @@ void sl_sim_store_destroy(struct sl_sim_store **store_inout) {
     free(s);
 }
 
-// Returns the slots of a head, in f16, of a capsule of so many bytes; rounds the bytes to whole pages.
+// Returns the slots of a head, in f16, of a capsule of this many bytes; rounds the bytes to whole pages.
 static int64_t slots_in_f16(const struct sl_sim_store *s, int64_t n_tokens, size_t *body_bytes_inout) {
     struct sl_page_layout page;
     (void)sl_page_layout_init(&page, SL_KV_F16, s->config.geometry.head_dim, 0, false);

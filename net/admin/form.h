@@ -19,7 +19,7 @@ struct sl_http_line { // the target as it stands in the request line
     const char *path; // in the daemon's buffer; NULL: not seen
     size_t n;
     char host[SL_HTTP_HOST_BYTES]; // of a target "http://HOST/PATH", which replaces the Host header; "": a path alone
-    bool is_malformed; // it has control characters, a zero byte, an escape that is none, or neither a path nor a host
+    bool is_malformed; // it has control characters, a zero byte, an invalid escape, or neither a path nor a host
 };
 
 // Reads the target of a request line, while it is still escaped (MHD_OPTION_URI_LOG_CALLBACK).

@@ -62,7 +62,7 @@ struct sl_exported_head {
 static inline int sl_exported_version(const struct sl_exported_head *head) {
     return head->layers_bytes > 0 ? SL_EXPORTED_VERSION : 1;
 }
-// Returns what a segment with so many bytes of pages takes of head->layers_bytes.
+// Returns what a segment with this many bytes of pages takes of head->layers_bytes.
 int64_t sl_exported_segment_bytes(int64_t pages_bytes);
 // Returns the bytes of the whole file.
 int64_t sl_exported_file_bytes(const struct sl_exported_head *head);

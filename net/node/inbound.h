@@ -70,7 +70,7 @@ enum sl_status sl_inbound_open(struct sl_inbound *inbound, const char *label, si
 // Renews a lease. SL_ERR_NOT_FOUND: no such lease, or it has ended.
 enum sl_status sl_inbound_renew(struct sl_inbound *inbound, const char *id, int64_t *lease_ms_out,
                                 struct sl_error *err);
-// Ends a lease. Idempotent: an unknown lease is no error.
+// Ends a lease. Idempotent: an unknown lease is not an error.
 void sl_inbound_release(struct sl_inbound *inbound, const char *id);
 
 /*

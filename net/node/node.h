@@ -58,9 +58,9 @@ struct sl_node_config {
         SL_TLS_OPTIONS(sl_node_config, tls, "worker/ROLE"), SL_UNSTATED_ROLES_OPTION(sl_node_config, tls),             \
         SL_INSECURE_OPTION(sl_node_config, insecure),                                                                  \
         SL_OPTION_ROW("arena", 'a', SL_OPTION_STRING, "", "SIZE",                                                      \
-                      "memory for KV, taken and registered once; 1G, and of a device with memory of its own 85% of "   \
-                      "what the model leaves. auto: what the container's limit, or the machine, leaves beside model "  \
-                      "and process",                                                                                   \
+                      "memory for KV, taken and registered once. Default: 1G, or on a device with memory of its own "  \
+                      "85% of what the model leaves. auto: what the limit of the container, or of the machine, "       \
+                      "leaves beside model and process",                                                               \
                       SL_FIELD(sl_node_config, arena)),                                                                \
         SL_OPTION_ROW("lock", 0, SL_OPTION_FLAG, NULL, NULL, "lock the arena in memory (needs ulimit -l)",             \
                       SL_FIELD(sl_node_config, lock_memory)),                                                          \
@@ -95,26 +95,26 @@ struct sl_node_config {
                       "give each thread a processor of its own; for a worker that shares its processors with none",    \
                       SL_FIELD(sl_node_config, pin)),                                                                  \
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
-                      "of the weights in memory: stored, int8 or int4; the same for the whole cluster",                \
+                      "format of the weights in memory: stored, int8 or int4; the same for the whole cluster",         \
                       SL_FIELD(sl_node_config, weights)),                                                              \
         SL_OPTION_ROW("private-weights", 0, SL_OPTION_FLAG, NULL, NULL,                                                \
-                      "keep a copy of the weights in this process alone; without, all processes of this user on this " \
-                      "machine share one",                                                                             \
+                      "keep a copy of the weights in this process alone. By default all processes of this user on "    \
+                      "this machine share one",                                                                        \
                       SL_FIELD(sl_node_config, private_weights)),                                                      \
         SL_OPTION_ROW("report-loading", 0, SL_OPTION_FLAG, NULL, NULL,                                                 \
                       "write lines `loading done=BYTES total=BYTES` to standard output while the model is loaded, "    \
-                      "one each time that it is further than before; `sluice up` asks for them",                       \
+                      "one for each step of progress; `sluice up` uses them",                                          \
                       SL_FIELD(sl_node_config, report_loading)),                                                       \
         SL_DEVICE_OPTION(sl_node_config, device), SL_RANKS_OPTION(sl_node_config, ranks),                              \
         SL_OPTION_ROW("tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the engine",                    \
                       SL_FIELD(sl_node_config, tier)),                                                                 \
         SL_OPTION_ROW("staging", 0, SL_OPTION_SIZE, "1G", "SIZE",                                                      \
-                      "of a device with memory of its own, which --arena is then taken from: host memory for "         \
-                      "capsules on their way",                                                                         \
+                      "host memory for capsules in transit, for a device with memory of its own, which --arena is "    \
+                      "then taken from",                                                                               \
                       SL_FIELD(sl_node_config, staging_bytes), 1 << 20, 1e15),                                         \
         SL_OPTION_ROW("gpudirect", 0, SL_OPTION_STRING, "auto", "WHEN",                                                \
-                      "capsules leave from a GPU's memory, and arrive there, straight: auto, where network, driver "   \
-                      "and UCX can, which takes --staging of that memory, too; or off",                                \
+                      "send capsules from a GPU's memory and receive them there: auto, if network, driver and UCX "    \
+                      "can, which takes --staging of that memory, too; or off",                                        \
                       SL_FIELD(sl_node_config, gpudirect))
 
 struct sl_agent;

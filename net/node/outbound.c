@@ -7,7 +7,7 @@
 // Pieces have a size that suits the fabric: a page is far smaller, a layer may be far larger.
 #define MAX_PIECE_BYTES ((size_t)4 << 20)
 
-// At the end of the prompt, waits so long for a receiver that has not said how it is reached.
+// At the end of the prompt, waits this long for a receiver that has not said how it is reached.
 #define DECIDE_MS 1000
 
 // Takes both blocks, or the capsule is staged.

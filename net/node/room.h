@@ -29,6 +29,6 @@ struct sl_room_needs {
 enum sl_status sl_room_auto(const char *root, const struct sl_room_needs *needs, int64_t *bytes_out,
                             struct sl_error *err);
 
-// Checks that this machine has so much available. SL_ERR_EXHAUSTED: it has not. `option` names the option that set the
+// Checks that this machine has this much available. SL_ERR_EXHAUSTED: it has not. `option` names the option that set the
 // value.
 enum sl_status sl_room_check(const char *option, int64_t bytes, bool shared, struct sl_error *err);

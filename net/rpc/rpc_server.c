@@ -40,7 +40,7 @@ enum {
     KEEPALIVE_TIME_MS = 4000, // a dead client is detected within the sum of the two
     KEEPALIVE_TIMEOUT_MS = 2000,
     STOP_REPORT_MS = 5000,
-    HANDSHAKE_MS = 10000, // a connection that sends nothing for so long is closed
+    HANDSHAKE_MS = 10000, // a connection that sends nothing for this long is closed
     DEFAULT_REQUEST_MS = 60000,
     LATE_MS = 500, // between looks for calls that wait too long
     FREE_MS = 50,  // in which gRPC frees what it holds of a refused call

@@ -16,8 +16,8 @@
 
 #define CALL_MS       2000
 #define FETCH_MS      4000 // plus the time for the bytes on a slow network:
-#define STILL_MS      1000 // a store that has not answered a fetch for so long does not answer
-#define LOOKUP_MS     250  // a job waits for a look-up so long, plus a part of what reading the prompt may take:
+#define STILL_MS      1000 // a store that has not answered a fetch in this time does not answer
+#define LOOKUP_MS     250  // a job waits this long for a look-up, plus a part of what reading the prompt may take:
 #define TOKENS_PER_MS 8
 #define RELEASE_MS    500
 #define TAKE_MS       500
@@ -148,7 +148,7 @@ static enum sl_status read_match(const struct sl_store_job *job, const Sluice__V
                                  struct sl_store_match *match_out, struct sl_error *err) {
     if (reply->n_tokens < 1 || reply->n_tokens > job->plan->n_prompt || reply->capsule_tokens < reply->n_tokens ||
         reply->capsule_bytes < 1 || strlen(reply->lease_id) >= sizeof match_out->lease_id) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %s: a match that cannot be", job->address);
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %s: it describes an impossible match", job->address);
     }
     match_out->n_tokens = reply->n_tokens;
     match_out->capsule_tokens = reply->capsule_tokens;

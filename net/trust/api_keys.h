@@ -4,7 +4,7 @@
  *          keys.
  *
  * Design: one key a line: its SHA-256 in hexadecimal, its tenant, and limits; '#' begins a comment. A line with "jwt"
- *         instead of a hash gives the limits of a tenant that is identified otherwise than by a key. The tenant "*"
+ *         instead of a hash gives the limits of a tenant that is not identified by a key. The tenant "*"
  *         stands for all tenants without a line.
  *
  *             9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08  acme  answers=8 requests=600 tokens=1000000

@@ -30,7 +30,7 @@ static enum sl_status read_open(const struct sl_changing_file *file, int fd, cha
                                 struct sl_error *err) {
     SL_FAIL_IF(fstat(fd, about) != 0, err, SL_ERR_IO, "%s", strerror(errno));
     SL_FAIL_IF(!S_ISREG(about->st_mode) || (size_t)about->st_size > file->max_bytes, err, SL_ERR_INVALID,
-               "is no file of at most %zu bytes", file->max_bytes);
+               "is not a file of at most %zu bytes", file->max_bytes);
     SL_FAIL_IF(file->is_ours_alone && (about->st_mode & 022) != 0, err, SL_ERR_PRECONDITION,
                "others may write it: chmod go-w");
     char *text = malloc((size_t)about->st_size + 1);

@@ -83,10 +83,11 @@ enum sl_status sl_identity_parse(const char *uri, struct sl_identity *identity_o
     const char *at = uri + (sizeof scheme - 1);
     if (strncmp(uri, scheme, sizeof scheme - 1) != 0 || !take_word(&at, identity.cluster, sizeof identity.cluster) ||
         !take_slash(&at) || !take_role(&at, &identity.role) || !take_name(at, &identity)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "\"%.100s\" is no identity; expected spiffe://CLUSTER/ROLE/NAME, ROLE one of client, operator, "
-                       "coordinator, worker/prefill, worker/decode, worker/kvstore",
-                       uri);
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "\"%.100s\" is not an identity; expected spiffe://CLUSTER/ROLE/NAME, ROLE one of client, operator, "
+            "coordinator, worker/prefill, worker/decode, worker/kvstore",
+            uri);
     }
     *identity_out = identity;
     return SL_OK;

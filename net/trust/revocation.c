@@ -83,7 +83,7 @@ static enum sl_status read_lists(const char *path, BIO *file, STACK_OF(X509) * a
     bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE; // as at the end of every file
     return at_end && sk_X509_CRL_num(lists) > 0
                ? SL_OK
-               : sl_fail(err, SL_ERR_INVALID, "%s: is no file of CRLs in PEM, or is damaged", path);
+               : sl_fail(err, SL_ERR_INVALID, "%s: is not a file of CRLs in PEM, or is damaged", path);
 }
 
 // Call under the mutex, or before other threads use it.

@@ -21,13 +21,13 @@ struct sockaddr;
                       "our certificate, of spiffe://CLUSTER/" who "/NAME", SL_FIELD(type, tls.certificate)),           \
         SL_OPTION_ROW("tls-key", 0, SL_OPTION_STRING, "", "FILE", "its key", SL_FIELD(type, tls.key)),                 \
         SL_OPTION_ROW("tls-revoked", 0, SL_OPTION_STRING, "", "FILE",                                                  \
-                      "certificates that the authority has taken back: its CRLs, PEM; read again when they change",    \
+                      "certificates that the authority has revoked: its CRLs, PEM; read again when they change",       \
                       SL_FIELD(type, tls.revoked))
 
 // A further option of coordinators and workers.
 #define SL_UNSTATED_ROLES_OPTION(type, tls)                                                                            \
     SL_OPTION_ROW("tls-unstated-roles", 0, SL_OPTION_FLAG, NULL, NULL,                                                 \
-                  "for an upgrade: accept workers' certificates without a role, spiffe://CLUSTER/worker/NAME",         \
+                  "accept workers' certificates without a role, during an upgrade: spiffe://CLUSTER/worker/NAME",      \
                   SL_FIELD(type, tls.accepts_unstated))
 
 // A further option of programs that listen.

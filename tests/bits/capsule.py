@@ -150,7 +150,7 @@ def of_file(path):
     """Reads a file that `sluice run --save-capsule` has written."""
     with open(path, "rb") as file:
         data = file.read()
-    assert data[:8] == FILE_MAGIC, f"{path} is no capsule"
+    assert data[:8] == FILE_MAGIC, f"{path} is not a capsule"
     label_bytes, header_bytes = struct.unpack_from("<IQ", data, 12)
     begin = FILE_HEAD + label_bytes
     return Capsule(data[begin:begin + header_bytes], data[begin + header_bytes:])

@@ -170,7 +170,7 @@ def main(argv=None):
     try:
         chosen = cases.recipes(options.quick, options.only)
         if not options.record and not os.path.isfile(options.file):
-            raise FileNotFoundError(f"{options.file} is no file: --record writes it")
+            raise FileNotFoundError(f"{options.file} is not a file: --record writes it")
     except (cases.NoSuchRecipe, OSError) as error:
         print(f"record.py: {error}", file=sys.stderr)
         return 2

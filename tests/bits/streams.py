@@ -34,7 +34,7 @@ def observe_chunk(observations, tier, chosen, chunk):
 
 
 def observe(observations, pool, tier, chosen, quick):
-    """The main tier has every chunk size, others one that is no divisor of anything."""
+    """The main tier has every chunk size, others one that is not a divisor of anything."""
     main = tier == cases.MAIN_TIERS[-1]
     if quick:
         chosen = [recipe for recipe in chosen if recipe.name in cases.QUICK_EIGHT]

@@ -79,7 +79,7 @@ class TestRecord(unittest.TestCase):
             self.assertIn("no such recipe: wizardry", errors.getvalue())
             for missing in (os.path.join(self.folder, "missing.json"), self.folder):
                 self.assertEqual(record.main(["--file", missing]), 2)
-                self.assertIn(f"{missing} is no file", errors.getvalue())
+                self.assertIn(f"{missing} is not a file", errors.getvalue())
             with self.assertRaises(SystemExit) as end:
                 record.main(["--tier", "abacus"])
         self.assertEqual(end.exception.code, 2)

@@ -30,8 +30,8 @@ MOST_MORE_KIB = 96 << 10  # that a process may have more after the faults than b
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--time", type=float, default=180, metavar="SECONDS", help="of faults (180); each comes once, however long that takes")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of everything that is drawn (1)")
+    parser.add_argument("--time", type=float, default=180, metavar="SECONDS", help="seconds of faults (180); each comes once, however long that takes")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of everything that is drawn (1)")
     parser.add_argument("--clients", type=int, default=6, metavar="N", help="at once, in three tenants (6)")
     parser.add_argument("--only", metavar="FAULT,...", help="only these faults")
     return parser.parse_args()

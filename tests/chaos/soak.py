@@ -34,7 +34,7 @@ ARENA_KIB = 48 << 10  # harness.ARENA
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60, metavar="N", help="of jobs (60)")
+    parser.add_argument("--minutes", type=float, default=60, metavar="N", help="minutes of jobs (60)")
     parser.add_argument("--warmup", type=float, default=10, metavar="MINUTES", help="before memory must be flat (10)")
     parser.add_argument("--rate", type=float, default=4, metavar="N", help="jobs a second (4)")
     parser.add_argument("--tolerance", type=float, default=1024, metavar="KIB",

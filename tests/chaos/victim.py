@@ -455,10 +455,10 @@ def drive(options, cluster, gateway, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=10, metavar="N", help="of each measurement (10)")
+    parser.add_argument("--seconds", type=float, default=10, metavar="N", help="seconds of each measurement (10)")
     parser.add_argument("--turns", type=int, default=2, metavar="N", help="alone and beside it (2)")
-    parser.add_argument("--at-most", type=float, default=2, metavar="RATIO", help="of the 99th percentiles (2)")
-    parser.add_argument("--only", metavar="ATTACK,...", help="of: " + ", ".join(NAMED))
+    parser.add_argument("--at-most", type=float, default=2, metavar="RATIO", help="largest ratio of the 99th percentiles (2)")
+    parser.add_argument("--only", metavar="ATTACK,...", help="attacks to measure, among " + ", ".join(NAMED))
     parser.add_argument("--attack", help=argparse.SUPPRESS)
     parser.add_argument("--scene", help=argparse.SUPPRESS)
     options = parser.parse_args()

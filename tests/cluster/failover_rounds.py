@@ -72,7 +72,7 @@ def row(how, rounds):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
+    parser.add_argument("--seed", type=int, default=1, help="seed of what is drawn")
     options = parser.parse_args()
     random.seed(options.seed)
     prompt = document(3000) + question()

@@ -62,7 +62,7 @@ def share(values, part):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=100, help="of each case")
+    parser.add_argument("--requests", type=int, default=100, help="requests of each case")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--flood", type=int, default=16)
     parser.add_argument("--answers", type=int, default=2)

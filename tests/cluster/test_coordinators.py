@@ -50,7 +50,7 @@ def test_a_killed_leader_is_followed_and_answers_go_on():
         wanted = [undisturbed(cluster, GREEDY), undisturbed(cluster, SAMPLED)]
         first = cluster.leader()
         standby = next(name for name in cluster.names if name != first)
-        # Those that do not lead say who does, and answer what is no order.
+        # Those that do not lead say who does, and answer what is not an order.
         said = refused(UNAVAILABLE, call, cluster.channel_to(standby), "sluice.v1.Inference.Submit", request())
         assert cluster.addresses[first] in said, said
         assert cluster.about(standby).leader == cluster.addresses[first] and cluster.about(standby).ready

@@ -153,7 +153,7 @@ def test_conversations_go_on_from_it():
         second = turn(FACT + first.text + " And?", "a")
         assert second.statistics.n_reused_tokens == first.statistics.n_prompt_tokens + 7, second
         call(cluster.channel, "sluice.v1.Inference.EndConversation", inference.ConversationRequest(id="a"))
-        cluster.kill("decode-0")  # the sessions go on from their copies in a store, which are no copies of each other
+        cluster.kill("decode-0")  # the sessions go on from their copies in a store, which are not copies of each other
         cluster.start_worker("decode-1")
         cluster.wait_ready()
         again = turn(FACT + first.text + " And?", "b")

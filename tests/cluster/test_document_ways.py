@@ -75,7 +75,7 @@ def test_the_command():
             code, out, err = sluice(cluster, "doc", "add", "deck", deck)
             assert code == 0 and "deck is an office file: python3 extracted" in err, (code, out, err)
             assert of(cluster.channel, "Get", "deck").sha256 == hashlib.sha256(TEXT.encode() + b"\n").hexdigest()
-        code, out, err = sluice(cluster, "doc", "add", "gpl", "-", "--keep", "1h", text=TEXT)  # the same document, which is no failure
+        code, out, err = sluice(cluster, "doc", "add", "gpl", "-", "--keep", "1h", text=TEXT)  # the same document, which is not a failure
         assert code == 0 and re.fullmatch(r"gpl was there already, and stays as it was: \d+ tokens, .*, replicas 1, ends never\n", out), (code, out)
         code, _, err = sluice(cluster, "doc", "add", "gpl", "-", text=TEXT[:-8])
         assert code == 1 and "is taken, by another text" in err, (code, err)

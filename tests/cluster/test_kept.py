@@ -62,7 +62,7 @@ def test_the_longest_prompt_of_a_cluster_as_it_is_started():
                         said += f"{recipe}: another question {other.n_reused_tokens}\n"
                         assert other.n_reused_tokens == other_reused, (recipe, other)
                 arenas = {w.info.arena_bytes for w in workers()}
-            assert first.full_bytes > 0.7 * max(arenas), f"{first.full_bytes} of {arenas}: this is no long prompt"
+            assert first.full_bytes > 0.7 * max(arenas), f"{first.full_bytes} of {arenas}: this is not a long prompt"
         finally:
             subprocess.run([SLUICE, "down", "--all"], env=env, capture_output=True, timeout=60)
             print(said, end="")

@@ -62,7 +62,7 @@ def ids(n, seed=0):
 
 def test_what_only_looks_like_a_prefix_is_not_used():
     cases = [
-        # A finished capsule whose length is a multiple of the chunk is no state between two chunks.
+        # A finished capsule whose length is a multiple of the chunk is not a state between two chunks.
         ("h2o,budget=512,format=int4,chunk=512", 1025, 1400),
         ("streamingllm,budget=256,when=end,chunk=256", 1025, 1400),
         # A ratio of another prompt is another budget.

@@ -185,7 +185,7 @@ def test_a_data_plane_that_stands_still_is_gone_round():
 
 
 def test_idle_and_busy_workers_do_not_stand_still():
-    """Nothing to do is no stall, nor are chunks as large as they can be."""
+    """Nothing to do is not a stall, nor are chunks as large as they can be."""
     brief = ["--stall-after", f"{SLOW:g}s"]
     with Cluster(args=brief, coordinator_args=[*brief, *PATIENCE]) as cluster:
         time.sleep(2.5 * SLOW)

@@ -83,7 +83,7 @@ def test_tokens_are_tenants():
         refused(401, "signed", other.token())
         refused(401, "signed", signer.token()[:-3] + "AAA")
         refused(401, "signed", signer.token({"alg": "none"}))
-        refused(401, "no JSON web token", "a.b.")
+        refused(401, "not a JSON web token", "a.b.")
         refused(401, "this API key is unknown", "sk-alpha")
         refused(401, "is needed", None)
         refused(403, "no tenant \"gamma\"", signer.token(tenant="gamma"))

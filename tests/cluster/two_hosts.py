@@ -178,13 +178,13 @@ def measure(cluster, options, rate, recipe, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--geometry", default="135m", choices=sorted(random_folder.GEOMETRIES), help="of the random model")
+    parser.add_argument("--geometry", default="135m", choices=sorted(random_folder.GEOMETRIES), help="geometry of the random model")
     parser.add_argument("--model", help="a model folder instead")
-    parser.add_argument("--tokens", type=int, default=8000, help="of the prompt, about [8000]")
-    parser.add_argument("--new-tokens", type=int, default=24, help="of the answer [24]")
-    parser.add_argument("--rates", default="1,10", help="of the link, Gbit/s [1,10]")
+    parser.add_argument("--tokens", type=int, default=8000, help="tokens of the prompt, about [8000]")
+    parser.add_argument("--new-tokens", type=int, default=24, help="tokens of the answer [24]")
+    parser.add_argument("--rates", default="1,10", help="rates of the link, Gbit/s [1,10]")
     parser.add_argument("--recipe", action="append", help="may be given several times [" + "; ".join(RECIPES) + "]")
-    parser.add_argument("--runs", type=int, default=3, help="of each cell [3]")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each cell [3]")
     parser.add_argument("--arena", default="2G", help="memory for KV of each worker [2G]")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()

@@ -18,7 +18,7 @@ SLUICE = os.path.join(os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "
 MODEL = os.path.join(ROOT, "models", "demo")
 QUESTION = "What is the special magic number for lantern mentioned in the provided text? The special magic number for lantern is"
 SMALL = "budget=56,chunk=64"  # so that a short text is evicted from twice, the second time of more than a page
-# Axes that a preset needs in addition to SMALL, to fit so small a budget.
+# Axes that a preset needs in addition to SMALL, to fit a budget this small.
 BESIDE = {"locret": "scope=stabilizers:32+tail:16"}
 # Axes that no preset has, and formats: packed pages are attended to in other kernels.
 OTHERS = [

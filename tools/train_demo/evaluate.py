@@ -103,7 +103,7 @@ def main():
     parser.add_argument("--bank", required=True, help="sentence bank made by text.py")
     parser.add_argument("--tasks", default=ALL, help="comma-separated")
     parser.add_argument("--lengths", default="1024,4096", help="prompt lengths in tokens")
-    parser.add_argument("--samples", type=int, default=20, help="of each task and length")
+    parser.add_argument("--samples", type=int, default=20, help="samples of each task and length")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--essay",
@@ -117,7 +117,7 @@ def main():
     parser.add_argument(
         "--words", help="file whose quoted lower-case words make the keys (default: the bank's)"
     )
-    parser.add_argument("--wrong", type=int, default=0, help="print so many wrong answers of each cell")
+    parser.add_argument("--wrong", type=int, default=0, help="print N wrong answers of each cell")
     args = parser.parse_args()
 
     model = load(args.model).to(torch.bfloat16).eval()

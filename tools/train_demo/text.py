@@ -28,7 +28,7 @@ SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-HELD_OUT = 50  # one page in so many is held out
+HELD_OUT = 50  # one page in this many is held out
 FAMILY = 60  # pages of one family (the first word of the name): some programs bring thousands of like pages
 LONGEST = 120  # tokens of a sentence; longer ones are tables and synopses
 

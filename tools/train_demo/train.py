@@ -136,9 +136,9 @@ def arguments():
     add("--span", type=int, default=33000, help="largest position shown by skipping; 0: none")
     add("--mix", help='JSON file {"items": {...}, "contexts": {...}} of shares that replace those of forms.py, data.py')
     add("--text-share", type=float, default=0.25, help="share of the natural text's tokens in the loss")
-    add("--seed", type=int, default=int(time.time()) % 100000, help="of the samples and the first weights")
+    add("--seed", type=int, default=int(time.time()) % 100000, help="seed of the samples and the first weights")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
-    add("--no-compile", action="store_true", help="without torch.compile (for machines without a C++ compiler)")
+    add("--no-compile", action="store_true", help="do not use torch.compile (for machines without a C++ compiler)")
     return parser.parse_args()
 
 

@@ -16,41 +16,42 @@
 #define HISTORY_NAME "sluice/chat-history"
 
 static const struct sl_option options[] = {
-    ROW("local", 0, SL_OPTION_FLAG, NULL, NULL, "no cluster: everything in this process (needs --model)",
+    ROW("local", 0, SL_OPTION_FLAG, NULL, NULL, "use no cluster: run everything in this process (needs --model)",
         SL_FIELD(sl_chat_config, local)),
     ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL",
-        "of --local: model folder, GGUF file, or a name of `sluice models`", SL_FIELD(sl_chat_config, model)),
+        "with --local: model folder, GGUF file, or a name of `sluice models`", SL_FIELD(sl_chat_config, model)),
     ROW("recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE", "how the KV cache is compressed; see `sluice recipes`",
         SL_FIELD(sl_chat_config, request.recipe)),
     ROW("ship-at-most", 0, SL_OPTION_FLOAT, "0", "PERCENT",
-        "of the full cache: the recipe recommended for that size, without --recipe; 0: the default",
+        "without --recipe: use the recipe recommended for this share of the full cache; 0: the default recipe",
         SL_FIELD(sl_chat_config, request.ship_at_most), 0, 1000),
     ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "the system message", SL_FIELD(sl_chat_config, request.system)),
     ROW("raw", 0, SL_OPTION_FLAG, NULL, NULL,
         "no chat template: the model continues the text as it is; the default if it has no template",
         SL_FIELD(sl_chat_config, request.raw)),
     ROW("max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",
-        "tokens of an answer at most; without: to the answer's end (--raw: 128)",
+        "most tokens of an answer. Default: to the answer's end (--raw: 128)",
         SL_FIELD(sl_chat_config, request.max_new), 1, 1 << 20, SL_GIVEN(sl_chat_config, request.has_max_new)),
     SL_SAMPLING_OPTIONS(sl_chat_config),
-    ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of one turn", SL_FIELD(sl_chat_config, request.deadline_ms),
-        1, 604800000),
+    ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "deadline of one turn",
+        SL_FIELD(sl_chat_config, request.deadline_ms), 1, 604800000),
     ROW("keep", 0, SL_OPTION_DURATION, "10m", "TIME",
         "how long a worker keeps what it has read between two turns, unless it needs the memory",
         SL_FIELD(sl_chat_config, keep_ms), 0, 3600000),
     ROW("no-history", 0, SL_OPTION_FLAG, NULL, NULL, "keep none of the lines that are typed",
         SL_FIELD(sl_chat_config, no_history)),
     ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",
-        "of --local: the model's weights in memory: stored, int8 or int4", SL_FIELD(sl_chat_config, weights)),
+        "with --local: format of the model's weights in memory: stored, int8 or int4",
+        SL_FIELD(sl_chat_config, weights)),
     ROW("private-weights", 0, SL_OPTION_FLAG, NULL, NULL,
-        "of --local: keep a copy of the weights in this process alone; without, all processes of this user on this "
+        "with --local: keep a copy of the weights in this process alone. By default all processes of this user on this "
         "machine share one",
         SL_FIELD(sl_chat_config, private_weights)),
     SL_DEVICE_OPTION(sl_chat_config, device),
     ROW("arena", 'a', SL_OPTION_STRING, "", "SIZE",
-        "of --local: memory for KV. Without: 1G, or most of a device's own memory", SL_FIELD(sl_chat_config, arena)),
-    ROW("threads", 0, SL_OPTION_INT, "0", "N", "of --local; 0 is one per processor", SL_FIELD(sl_chat_config, threads),
-        0, 1024),
+        "with --local: memory for KV. Default: 1G, or most of a device's own memory", SL_FIELD(sl_chat_config, arena)),
+    ROW("threads", 0, SL_OPTION_INT, "0", "N", "threads of --local; 0: one for each processor",
+        SL_FIELD(sl_chat_config, threads), 0, 1024),
     ROW("quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only answers", SL_FIELD(sl_chat_config, quiet)),
     SL_TOOL_OPTIONS,
 };
@@ -171,7 +172,7 @@ static enum sl_status read_question(struct sl_chat_session *chat, char **line_ou
             if (n >= 0) {
                 free(both);
             }
-            return sl_fail(err, n < 0 ? SL_ERR_EXHAUSTED : SL_ERR_INVALID, "a question of so many lines is too long");
+            return sl_fail(err, n < 0 ? SL_ERR_EXHAUSTED : SL_ERR_INVALID, "a question of this many lines is too long");
         }
         whole = both;
         if (n == 0 || whole[n - 1] != '\\') {

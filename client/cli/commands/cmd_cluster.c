@@ -73,7 +73,7 @@ struct top_config {
 };
 
 static const struct sl_option top_options[] = {
-    {"interval", 'i', SL_OPTION_DURATION, "1s", "TIME", "between refreshes", SL_FIELD(top_config, interval_ms), 50,
+    {"interval", 'i', SL_OPTION_DURATION, "1s", "TIME", "time between refreshes", SL_FIELD(top_config, interval_ms), 50,
      3600000},
     {"limit", 0, SL_OPTION_INT, "15", "N", "newest jobs shown", SL_FIELD(top_config, limit), 1, 10000},
     {"once", '1', SL_OPTION_FLAG, NULL, NULL, "print once and exit; also when the output is not a terminal",

@@ -185,7 +185,7 @@ static const struct row rows[] = {
     {"transport", add_transport},
 };
 
-// Returns how many characters of a recipe or an answer fit a column; 0 is no terminal.
+// Returns how many characters of a recipe or an answer fit a column; 0 is not a terminal.
 static int column_room(int width, size_t n_columns) {
     const int room = width > 0 ? (width - TITLES_WIDTH) / (int)n_columns - 2 - (int)strlen("...") : MAX_ANSWER;
     return room > MAX_ANSWER ? MAX_ANSWER : room < MIN_ANSWER ? MIN_ANSWER : room;

@@ -36,22 +36,22 @@ struct add_config {
 
 static const struct sl_option add_options[] = {
     {"recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",
-     "full, kvzip, or locret if the model has heads, with a format, for example kvzip,heads=pages,format=int4; "
-     "without: full,format=int4",
+     "full, kvzip, or locret if the model has heads, with a format, for example kvzip,heads=pages,format=int4. "
+     "Default: full,format=int4",
      SL_FIELD(add_config, recipe)},
     {"ship-at-most", 0, SL_OPTION_FLOAT, "0", "PERCENT",
-     "of the full cache: the recipe recommended for that size and for questions that come later, without --recipe; 0: "
-     "the default",
+     "without --recipe: use the recipe recommended for this share of the full cache and for later questions; 0: the "
+     "default recipe",
      SL_FIELD(add_config, ship_at_most), 0, 1000},
-    {"raw", 0, SL_OPTION_FLAG, NULL, NULL, "for prompts that are texts, even if the model takes chats",
+    {"raw", 0, SL_OPTION_FLAG, NULL, NULL, "the document is for plain prompts, even if the model has a chat template",
      SL_FIELD(add_config, raw)},
     {"as-is", 0, SL_OPTION_FLAG, NULL, NULL, "convert nothing: for the source of an HTML page",
      SL_FIELD(add_config, as_is)},
-    {"keep", 0, SL_OPTION_DURATION, "0", "TIME", "the document ends after this time; 0: when it is removed",
+    {"keep", 0, SL_OPTION_DURATION, "0", "TIME", "remove the document after this time; 0: keep it until it is removed",
      SL_FIELD(add_config, keep_ms), 0, 3.1536e11},
     {"replicas", 0, SL_OPTION_INT, "1", "N", "stores that keep it, so that one may be lost",
      SL_FIELD(add_config, replicas), 1, 8},
-    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the reading", SL_FIELD(add_config, deadline_ms), 1,
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "deadline of the reading", SL_FIELD(add_config, deadline_ms), 1,
      604800000},
     SL_TOOL_OPTIONS,
 };
@@ -250,9 +250,9 @@ struct keep_config {
 };
 
 static const struct sl_option keep_options[] = {
-    {"for", 0, SL_OPTION_DURATION, NULL, "TIME", "the document ends after this time from now",
+    {"for", 0, SL_OPTION_DURATION, NULL, "TIME", "remove the document after this time from now",
      SL_FIELD(keep_config, keep_ms), 1, 3.1536e11, SL_GIVEN(keep_config, has_keep)},
-    {"forever", 0, SL_OPTION_FLAG, NULL, NULL, "the document ends when it is removed", SL_FIELD(keep_config, forever)},
+    {"forever", 0, SL_OPTION_FLAG, NULL, NULL, "keep the document until it is removed", SL_FIELD(keep_config, forever)},
     {"replicas", 0, SL_OPTION_INT, NULL, "N", "stores that keep it, so that one may be lost",
      SL_FIELD(keep_config, replicas), 1, 8},
     SL_TOOL_OPTIONS,

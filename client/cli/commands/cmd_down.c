@@ -32,8 +32,8 @@ static const struct sl_program status_program = {
 
 static const struct sl_option down_options[] = {
     {"all", 0, SL_OPTION_FLAG, NULL, NULL, "every cluster of this machine", SL_FIELD(here_config, all)},
-    {"wait", 0, SL_OPTION_DURATION, "60s", "TIME", "for the cluster to end", SL_FIELD(here_config, wait_ms), 1,
-     3600000},
+    {"wait", 0, SL_OPTION_DURATION, "60s", "TIME", "longest time that the cluster may take to end",
+     SL_FIELD(here_config, wait_ms), 1, 3600000},
     SL_LOCAL_TOOL_OPTIONS,
 };
 

@@ -19,12 +19,11 @@ struct recipes_config {
 };
 
 static const struct sl_option options[] = {
-    {"axes", 0, SL_OPTION_FLAG, NULL, NULL, "below each preset, the axes that it stands for",
-     SL_FIELD(recipes_config, axes)},
-    {"grammar", 'g', SL_OPTION_FLAG, NULL, NULL, "every axis with its values, and every score, instead of the presets",
-     SL_FIELD(recipes_config, grammar)},
-    {"recommended", 0, SL_OPTION_FLAG, NULL, NULL, "what `sluice run --ship-at-most` takes, instead of the presets",
-     SL_FIELD(recipes_config, recommended)},
+    {"axes", 0, SL_OPTION_FLAG, NULL, NULL, "show the axes of each preset below it", SL_FIELD(recipes_config, axes)},
+    {"grammar", 'g', SL_OPTION_FLAG, NULL, NULL,
+     "list every axis with its values, and every score, instead of the presets", SL_FIELD(recipes_config, grammar)},
+    {"recommended", 0, SL_OPTION_FLAG, NULL, NULL,
+     "list the recipes of `sluice run --ship-at-most` instead of the presets", SL_FIELD(recipes_config, recommended)},
     SL_LOCAL_TOOL_OPTIONS,
 };
 

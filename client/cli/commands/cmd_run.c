@@ -35,24 +35,23 @@ struct run_config {
 static const struct sl_option options[] = {
     SL_REQUEST_OPTIONS(run_config),
     SL_CLUSTER_OPTIONS(run_config),
-    {"local", 0, SL_OPTION_FLAG, NULL, NULL, "no cluster: everything in this process (needs --model)",
+    {"local", 0, SL_OPTION_FLAG, NULL, NULL, "use no cluster: run everything in this process (needs --model)",
      SL_FIELD(run_config, local)},
     {"jsonl", 0, SL_OPTION_FLAG, NULL, NULL,
-     "with --local: answer requests from standard input, one JSON object a line with the fields of the HTTP API, by "
-     "one "
-     "JSON object a line; one load of the model for all",
+     "with --local: load the model once, and answer each line of standard input, a JSON object with the fields of the "
+     "HTTP API, with a JSON object on a line",
      SL_FIELD(run_config, jsonl)},
     {"save-capsule", 0, SL_OPTION_STRING, NULL, "FILE",
-     "with --local: the compressed cache of the document as a file, for `sluice inspect`",
+     "with --local: write the compressed cache of the document to a file, for `sluice inspect`",
      SL_FIELD(run_config, capsule_path)},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "of --local; 0 is one per processor", SL_FIELD(run_config, threads), 0,
-     1024},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads of --local; 0: one for each processor",
+     SL_FIELD(run_config, threads), 0, 1024},
     {"private-weights", 0, SL_OPTION_FLAG, NULL, NULL,
-     "of --local: keep a copy of the weights in this process alone; without, all processes of this user on this "
+     "with --local: keep a copy of the weights in this process alone. By default all processes of this user on this "
      "machine share one",
      SL_FIELD(run_config, private_weights)},
-    {"wait", 0, SL_OPTION_DURATION, "0", "TIME", "for a cluster that is still starting", SL_FIELD(run_config, wait_ms),
-     0, 3600000},
+    {"wait", 0, SL_OPTION_DURATION, "0", "TIME", "longest time to wait for a cluster that is starting",
+     SL_FIELD(run_config, wait_ms), 0, 3600000},
     {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(run_config, quiet)},
     SL_TOOL_OPTIONS,
 };

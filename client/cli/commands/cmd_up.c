@@ -42,26 +42,26 @@ static const struct sl_option options[] = {
     SL_CLUSTER_OPTIONS(up_config),
     {"host", 0, SL_OPTION_STRING, "127.0.0.1", "ADDRESS", "address that everything listens on",
      SL_FIELD(up_config, cluster.host)},
-    {"port", 0, SL_OPTION_INT, "7600", "PORT", "of the coordinator; 0 picks a free one",
+    {"port", 0, SL_OPTION_INT, "7600", "PORT", "port of the coordinator; 0: a free one",
      SL_FIELD(up_config, cluster.port), 0, 65535},
-    {"http-port", 0, SL_OPTION_INT, "8000", "PORT", "of the gateway, for OpenAI's clients; 0 picks a free one",
+    {"http-port", 0, SL_OPTION_INT, "8000", "PORT", "port of the gateway, for OpenAI's clients; 0: a free one",
      SL_FIELD(up_config, cluster.http_port), 0, 65535},
-    {"no-gateway", 0, SL_OPTION_FLAG, NULL, NULL, "without a gateway", SL_FIELD(up_config, no_gateway)},
+    {"no-gateway", 0, SL_OPTION_FLAG, NULL, NULL, "start no gateway", SL_FIELD(up_config, no_gateway)},
     {"state", 0, SL_OPTION_STRING, NULL, "DIR",
-     "documents, stored prompts and jobs stay there: `up --state DIR` continues with them after `down`. It stands for "
-     "--disk and --coordinator-state",
+     "keep documents, stored prompts and jobs there: `up --state DIR` continues with them after `down`. Sets --disk "
+     "and --coordinator-state",
      SL_FIELD(up_config, folder)},
     {"disk", 0, SL_OPTION_STRING, NULL, "DIR",
      "KV stores keep capsules in DIR/kvstore-0 and so on, beyond memory and over restarts",
      SL_FIELD(up_config, cluster.disk)},
-    {"disk-bytes", 0, SL_OPTION_SIZE, "8G", "SIZE", "all that the folder of each may take",
+    {"disk-bytes", 0, SL_OPTION_SIZE, "8G", "SIZE", "most that the folder of each store may take",
      SL_FIELD(up_config, cluster.disk_bytes), SL_GIVEN(up_config, has_disk_bytes)},
-    {"evict", 0, SL_OPTION_STRING, NULL, "POLICY", "which capsules KV stores lose first: cost, lru, ttl or share",
-     SL_FIELD(up_config, cluster.evict)},
-    {"ttl", 0, SL_OPTION_STRING, NULL, "TIME", "with --evict ttl: capsules stored longer ago go first",
-     SL_FIELD(up_config, cluster.ttl)},
+    {"evict", 0, SL_OPTION_STRING, NULL, "POLICY",
+     "how KV stores choose the capsules that they evict: cost, lru, ttl or share", SL_FIELD(up_config, cluster.evict)},
+    {"ttl", 0, SL_OPTION_STRING, NULL, "TIME",
+     "with --evict ttl: evict capsules first that were stored longer ago than this", SL_FIELD(up_config, cluster.ttl)},
     {"coordinators", 0, SL_OPTION_INT, "1", "N",
-     "coordinators, of which one leads; more than one by an etcd, which must be installed",
+     "coordinators, of which one leads; more than one need etcd, which must be installed",
      SL_FIELD(up_config, cluster.n_coordinators), 1, 9},
     {"coordinator-state", 0, SL_OPTION_STRING, NULL, "DIR",
      "the coordinator keeps accepted jobs and documents there (of several, each in DIR/coordinator-0 and so on): "
@@ -75,25 +75,26 @@ static const struct sl_option options[] = {
      "how workers are chosen: affinity, deadline, least-loaded or round-robin (sluice-coordinator --help)",
      SL_FIELD(up_config, cluster.routing)},
     {"rebalance", 0, SL_OPTION_DURATION, "0s", "TIME",
-     "with --aggregated: decode workers either read or write, and change with the load, at most one in this time",
+     "with --aggregated: each decode worker either reads or writes; the load decides, and at most one worker changes "
+     "in this time",
      SL_FIELD(up_config, cluster.rebalance_ms), 0, 86400000},
     {"state-file", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
      SL_FIELD(up_config, state)},
-    {"grace", 0, SL_OPTION_DURATION, "10s", "TIME", "for the processes to stop by themselves",
+    {"grace", 0, SL_OPTION_DURATION, "10s", "TIME", "time that the processes have to stop by themselves",
      SL_FIELD(up_config, grace_ms), 0, 3600000},
     {"keep-going", 0, SL_OPTION_FLAG, NULL, NULL, "continue without a process that dies, coordinators too",
      SL_FIELD(up_config, keep_going)},
     {"detach", 'd', SL_OPTION_FLAG, NULL, NULL, "return once all are ready; `sluice down` stops the cluster",
      SL_FIELD(up_config, detach)},
-    {"name", 0, SL_OPTION_STRING, NULL, "NAME", "of the cluster, for `sluice down` and `status`; else it is its port",
-     SL_FIELD(up_config, name)},
+    {"name", 0, SL_OPTION_STRING, NULL, "NAME",
+     "name of the cluster, for `sluice down` and `status`. Default: its port", SL_FIELD(up_config, name)},
     {"verbose", 'v', SL_OPTION_FLAG, NULL, NULL,
      "show the logs of the processes here, instead of writing them to a file", SL_FIELD(up_config, verbose)},
-    {"workers-log", 0, SL_OPTION_STRING, "info", "FILTER", "of the cluster's processes",
+    {"workers-log", 0, SL_OPTION_STRING, "info", "FILTER", "log level of the cluster's processes",
      SL_FIELD(up_config, cluster.workers_log)},
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line on standard output",
      SL_FIELD(up_config, tool.json)},
-    {"log", 0, SL_OPTION_STRING, "warn", "FILTER", "of this process", SL_FIELD(up_config, tool.log)},
+    {"log", 0, SL_OPTION_STRING, "warn", "FILTER", "log level of this process", SL_FIELD(up_config, tool.log)},
 };
 
 static const struct sl_program program = {
@@ -197,7 +198,8 @@ static enum sl_status announce(struct up *up, struct sl_client *client, struct s
     sluice__v1__workers_reply__free_unpacked(reply, NULL);
     json_decref(state);
     if (fflush(stdout) != 0 && status == SL_OK && up->config.detach) {
-        status = sl_fail(err, SL_ERR_CANCELLED, "whoever started the cluster has gone before it was ready");
+        status =
+            sl_fail(err, SL_ERR_CANCELLED, "the process that started the cluster ended before the cluster was ready");
     }
     return status;
 }

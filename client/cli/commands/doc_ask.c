@@ -22,15 +22,15 @@ struct ask_config {
 
 static const struct sl_option ask_options[] = {
     {"max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",
-     "tokens to generate at most; without: 1024 in a chat, 128 after a text", SL_FIELD(ask_config, request.max_new), 1,
+     "most tokens to generate. Default: 1024 in a chat, 128 after a text", SL_FIELD(ask_config, request.max_new), 1,
      1 << 20, SL_GIVEN(ask_config, request.has_max_new)},
     {"stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text", SL_FIELD(ask_config, request.stop)},
     SL_SAMPLING_OPTIONS(ask_config),
     {"check", 0, SL_OPTION_FLAG, NULL, NULL,
      "answer once more, with the text read again under the recipe full, and compare the answers",
      SL_FIELD(ask_config, check)},
-    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole job", SL_FIELD(ask_config, request.deadline_ms), 1,
-     604800000},
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "deadline of the whole job",
+     SL_FIELD(ask_config, request.deadline_ms), 1, 604800000},
     {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(ask_config, quiet)},
     SL_TOOL_OPTIONS,
 };

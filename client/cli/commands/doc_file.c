@@ -69,8 +69,8 @@ struct export_config {
 static const struct sl_option export_options[] = {
     {"no-text", 0, SL_OPTION_FLAG, NULL, NULL, "leave the text out; `doc import --text` then needs it",
      SL_FIELD(export_config, no_text)},
-    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole call", SL_FIELD(export_config, deadline_ms), 1,
-     3600000},
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "deadline of the whole call",
+     SL_FIELD(export_config, deadline_ms), 1, 3600000},
     SL_TOOL_OPTIONS,
 };
 
@@ -173,10 +173,10 @@ struct import_config {
 static const struct sl_option import_options[] = {
     {"text", 0, SL_OPTION_STRING, NULL, "FILE", "the text, for a document that was exported with --no-text",
      SL_FIELD(import_config, text_file)},
-    {"keep", 0, SL_OPTION_DURATION, "0", "TIME", "the document ends after this time; 0: when it is removed",
+    {"keep", 0, SL_OPTION_DURATION, "0", "TIME", "remove the document after this time; 0: keep it until it is removed",
      SL_FIELD(import_config, keep_ms), 0, 3.1536e11},
-    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole call", SL_FIELD(import_config, deadline_ms), 1,
-     3600000},
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "deadline of the whole call",
+     SL_FIELD(import_config, deadline_ms), 1, 3600000},
     SL_TOOL_OPTIONS,
 };
 

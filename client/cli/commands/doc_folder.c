@@ -129,7 +129,7 @@ static enum sl_status walk(struct folder *folder, int fd, size_t n_path, int dep
 
 static void tell(const struct folder *folder, FILE *notes) {
     fprintf(notes,
-            "%s: %zu text files; skipped: %zu that are no text, %zu others (version control, links, unreadable)\n",
+            "%s: %zu text files; skipped: %zu that are not text, %zu others (version control, links, unreadable)\n",
             folder->root, folder->n_files, folder->n_binary, folder->n_other);
 }
 

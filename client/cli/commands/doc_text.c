@@ -12,7 +12,7 @@
 #include "base/close.h"
 #include "client/cli/request.h"
 
-#define MAX_STREAM_BYTES ((size_t)256 << 20) // of a source that is no file; it is copied to memory
+#define MAX_STREAM_BYTES ((size_t)256 << 20) // of a source that is not a file; it is copied to memory
 
 static enum sl_status copy_stream(int from, const char *name, int *fd_out, struct sl_error *err) {
     char buffer[8192];

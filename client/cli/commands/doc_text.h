@@ -60,6 +60,6 @@ enum sl_status sl_doc_convert(const struct sl_doc_source *source, int fd, enum s
 
 /*
  * Joins the text files of a folder, in order of their paths, each after a line with its path. Skips folders of version
- * control, links, and files that are no text, and counts them in source->notes.
+ * control, links, and files that are not text, and counts them in source->notes.
  */
 enum sl_status sl_doc_folder_read(const struct sl_doc_source *source, char **text_out, struct sl_error *err);

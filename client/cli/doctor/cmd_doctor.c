@@ -18,16 +18,16 @@ struct doctor_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model that the cluster would serve: is there memory for it",
+    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "check that there is memory for this model",
      SL_FIELD(doctor_config, model)},
     {"arena", 'a', SL_OPTION_SIZE, "0", "SIZE", "memory for KV of each worker; 0: as `sluice up` chooses it",
      SL_FIELD(doctor_config, arena_bytes)},
     {"workers", 0, SL_OPTION_INT, "3", "N", "workers on this machine", SL_FIELD(doctor_config, n_workers), 1, 96},
     {"host", 0, SL_OPTION_STRING, "127.0.0.1", "ADDRESS", "address that `sluice up` would listen on",
      SL_FIELD(doctor_config, host)},
-    {"port", 0, SL_OPTION_INT, "7600", "PORT", "of the coordinator; 0 is not checked", SL_FIELD(doctor_config, port), 0,
-     65535},
-    {"http-port", 0, SL_OPTION_INT, "8000", "PORT", "of the gateway; 0 is not checked",
+    {"port", 0, SL_OPTION_INT, "7600", "PORT", "port of the coordinator; 0: not checked", SL_FIELD(doctor_config, port),
+     0, 65535},
+    {"http-port", 0, SL_OPTION_INT, "8000", "PORT", "port of the gateway; 0: not checked",
      SL_FIELD(doctor_config, http_port), 0, 65535},
     {"disk", 0, SL_OPTION_STRING, NULL, "DIR", "folder of KV stores", SL_FIELD(doctor_config, disk)},
     {"pem", 0, SL_OPTION_LIST, NULL, "PATH",

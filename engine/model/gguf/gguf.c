@@ -231,7 +231,7 @@ static enum sl_status take_shape(struct cursor *c, struct sl_gguf_tensor *tensor
                "are supported",
                c->path, tensor->name, (unsigned long long)id, name);
     SL_FAIL_IF(tensor->shape[tensor->n_dims - 1] % tensor->type->n_weights != 0, c->err, SL_ERR_INVALID,
-               "%s: tensor %.96s: rows of %lld weights are no whole blocks of %s", c->path, tensor->name,
+               "%s: tensor %.96s: rows of %lld weights are not whole blocks of %s", c->path, tensor->name,
                (long long)tensor->shape[tensor->n_dims - 1], name);
     tensor->bytes = n / (size_t)tensor->type->n_weights * tensor->type->bytes;
     return SL_OK;
@@ -286,7 +286,7 @@ static enum sl_status read_tensors(struct sl_gguf *g, struct cursor *c, uint64_t
     }
     const struct sl_gguf_value *given = sl_gguf_value(g, "general.alignment");
     SL_FAIL_IF(given != NULL && (given->is_array || given->kind != SL_GGUF_U32), c->err, SL_ERR_INVALID,
-               "%s: general.alignment is no number of type u32", c->path);
+               "%s: general.alignment is not a number of type u32", c->path);
     int64_t alignment = sl_gguf_integer(g, "general.alignment", DEFAULT_ALIGNMENT);
     SL_FAIL_IF(alignment < 1 || alignment > MAX_ALIGNMENT || (alignment & (alignment - 1)) != 0, c->err, SL_ERR_INVALID,
                "%s: general.alignment is %lld, expected a power of two up to %d", c->path, (long long)alignment,

@@ -175,7 +175,7 @@ static enum sl_status check_known(const struct making *m, struct sl_error *err) 
     }
     for (size_t i = 0; i < sizeof integers / sizeof integers[0] && status == SL_OK; i++) {
         if (value_of(m, integers[i]) != NULL && integer_of(m, integers[i], -1) < 0) {
-            status = sl_fail(err, SL_ERR_INVALID, "%s.%s is no integer from 0 on", m->architecture, integers[i]);
+            status = sl_fail(err, SL_ERR_INVALID, "%s.%s is not an integer from 0 on", m->architecture, integers[i]);
         }
     }
     int64_t key = integer_of(m, "attention.key_length", even_share(m));
@@ -266,7 +266,7 @@ static enum sl_status put_scaling(struct making *m, json_t *scaling, struct sl_e
 static enum sl_status put_rope(struct making *m, struct sl_error *err) {
     const struct sl_gguf_value *type = value_of(m, "rope.scaling.type");
     SL_FAIL_IF(type != NULL && (type->is_array || type->kind != SL_GGUF_STRING), err, SL_ERR_UNSUPPORTED,
-               "%s.rope.scaling.type is no text", m->architecture);
+               "%s.rope.scaling.type is not a text", m->architecture);
     bool has_sets = has_tensor(m, "rope_factors_short.weight") || has_tensor(m, "rope_factors_long.weight");
     bool has_one = has_tensor(m, "rope_freqs.weight"), is_none = sl_gguf_text_is(scaling_type(m), "none");
     SL_FAIL_IF(has_sets && has_one, err, SL_ERR_UNSUPPORTED,
@@ -339,7 +339,8 @@ enum sl_status sl_gguf_config(const struct sl_gguf *gguf, json_t **root_out, str
             status = put_rope(&m, err);
         }
         if (status == SL_OK && !m.ok) {
-            status = sl_fail(err, SL_ERR_INVALID, "a value is no finite number or no UTF-8, or there is no memory");
+            status =
+                sl_fail(err, SL_ERR_INVALID, "a value is not a finite number, or not UTF-8, or there is no memory");
         }
         SL_TRY_OR(status, json_decref(m.root));
         *root_out = m.root;
@@ -459,7 +460,7 @@ static enum sl_status put_sampling(const struct sl_gguf *gguf, json_t *root, boo
             continue;
         }
         json_t *json = json_of(value);
-        SL_FAIL_IF(json == NULL, err, SL_ERR_INVALID, "%s is no finite number or no UTF-8", key);
+        SL_FAIL_IF(json == NULL, err, SL_ERR_INVALID, "%s is not a finite number, or not UTF-8", key);
         sl_json_put(root, sampling[i].json, json, ok);
     }
     return SL_OK;

@@ -43,11 +43,11 @@ static enum sl_status read_lists(struct making *m) {
                m->err, SL_ERR_INVALID, "tokenizer.ggml.tokens is missing or no list of 1 to %d texts", MAX_TOKENS);
     m->n = m->tokens->n;
     SL_FAIL_IF(m->types != NULL && (!m->types->is_array || m->types->kind != SL_GGUF_I32 || m->types->n != m->n),
-               m->err, SL_ERR_INVALID, "tokenizer.ggml.token_type is no list of %llu numbers, one a token",
+               m->err, SL_ERR_INVALID, "tokenizer.ggml.token_type is not a list of %llu numbers, one a token",
                (unsigned long long)m->n);
     SL_FAIL_IF(m->is_llama && (m->scores == NULL || !m->scores->is_array || m->scores->kind != SL_GGUF_F32 ||
                                m->scores->n != m->n),
-               m->err, SL_ERR_INVALID, "tokenizer.ggml.scores is no list of %llu numbers, one a token",
+               m->err, SL_ERR_INVALID, "tokenizer.ggml.scores is not a list of %llu numbers, one a token",
                (unsigned long long)m->n);
     m->texts = calloc(m->n, sizeof *m->texts);
     SL_FAIL_IF(m->texts == NULL, m->err, SL_ERR_EXHAUSTED, "out of memory for %llu tokens", (unsigned long long)m->n);

@@ -142,7 +142,7 @@ static void choose_channels(struct state *s, struct member *m) {
     }
 }
 
-// Scans slots [begin, end) of segment `index`, begin a multiple of SL_PAGE_SLOTS; skips slots that are no candidates.
+// Scans slots [begin, end) of segment `index`, begin a multiple of SL_PAGE_SLOTS; skips slots that are not candidates.
 static void scan_block(struct state *s, uint32_t index, uint32_t begin, uint32_t end, struct member *m) {
     const struct sl_remote_kv *a = s->search->remote_kv;
     const struct sl_remote_kv_query *q = &s->search->query;

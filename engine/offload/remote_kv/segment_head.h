@@ -59,5 +59,5 @@ struct sl_capsule_id sl_document_segments_id(const struct sl_capsule_id *capsule
                                              int32_t scan);
 // Returns the key of segment `index`, below SL_MAX_DOCUMENT_SEGMENTS, of such a key.
 struct sl_capsule_id sl_document_segment_id(const struct sl_capsule_id *segments, uint32_t index);
-// Splits the key of a segment; of any other key, the result is no document's.
+// Splits the key of a segment; of any other key, the result is not a document's.
 struct sl_capsule_id sl_document_segments_of(const struct sl_capsule_id *segment, uint32_t *index_out);

@@ -13,7 +13,7 @@
 
 #define OF_PEAK      0.6    // of the dense bf16 peak that products reach
 #define OF_BANDWIDTH 0.8    // of the memory's bandwidth
-#define AHEAD_NS     200000 // the host queues so much work before it waits
+#define AHEAD_NS     200000 // the host queues this much work before it waits
 #define IDLE_NS      1000000 // after such a gap, in which the thread waited for something, the accelerator had nothing to do
 #define TOKEN        'A' // of every answer: an id of a printable token in every tokenizer of ours
 
@@ -31,7 +31,7 @@ static const struct accelerator {
 
 static struct accelerator chosen; // what operations reach
 static double slower = 1;
-static int64_t vocabulary; // rows of the embedding: a product of so many columns makes logits
+static int64_t vocabulary; // rows of the embedding: a product of this many columns makes logits
 
 // When the work that this thread has queued is done.
 static _Thread_local int64_t done_ns;

@@ -51,7 +51,7 @@ static void run_set(struct render *render, struct sl_chat_scope *scope, const st
     }
     struct sl_chat_value namespace = sl_chat_eval(render->work, scope, target->a);
     if (namespace.kind != SL_CHAT_NAMESPACE) {
-        sl_chat_fail(render->work, SL_ERR_INVALID, "sets an attribute of %s, which is no namespace",
+        sl_chat_fail(render->work, SL_ERR_INVALID, "sets an attribute of %s, which is not a namespace",
                      sl_chat_kind_name(namespace.kind));
         return;
     }

@@ -40,14 +40,16 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "to ask", SL_FIELD(options, coordinator)},
+    {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "coordinator to ask",
+     SL_FIELD(options, coordinator)},
     {"direct", 0, SL_OPTION_STRING, "", "DECODE,PREFILL", "addresses of workers to ask, instead of a coordinator",
      SL_FIELD(options, direct)},
     {"clients", 0, SL_OPTION_INT, "256", "N", "jobs in flight at most", SL_FIELD(options, n_clients), 1, MAX_JOBS},
-    {"seconds", 0, SL_OPTION_FLOAT, "10", "S", "that jobs come", SL_FIELD(options, seconds), 1, 3600},
+    {"seconds", 0, SL_OPTION_FLOAT, "10", "S", "time during which jobs are submitted", SL_FIELD(options, seconds), 1,
+     3600},
     {"per-second", 0, SL_OPTION_FLOAT, "0", "N", "jobs a second; 0: all clients are busy at all times, after a while",
      SL_FIELD(options, rate), 0, 1e6},
-    {"tokens", 0, SL_OPTION_INT, "8", "N", "of an answer", SL_FIELD(options, n_tokens), 1, 1024},
+    {"tokens", 0, SL_OPTION_INT, "8", "N", "tokens of an answer", SL_FIELD(options, n_tokens), 1, 1024},
 };
 
 struct bench {

@@ -36,12 +36,14 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "to join", SL_FIELD(options, coordinator)},
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "that they say to serve", SL_FIELD(options, model)},
-    {"workers", 0, SL_OPTION_INT, "8", "N", "half of them prefill", SL_FIELD(options, n), 2, 1024},
-    {"prefill-ms", 0, SL_OPTION_INT, "2", "MS", "that a worker waits instead of reading", SL_FIELD(options, prefill_ms),
+    {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "coordinator to join",
+     SL_FIELD(options, coordinator)},
+    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model that the workers register with", SL_FIELD(options, model)},
+    {"workers", 0, SL_OPTION_INT, "8", "N", "workers; half of them are prefill workers", SL_FIELD(options, n), 2, 1024},
+    {"prefill-ms", 0, SL_OPTION_INT, "2", "MS", "time that a worker waits instead of reading",
+     SL_FIELD(options, prefill_ms), 0, 60000},
+    {"token-ms", 0, SL_OPTION_INT, "2", "MS", "time that a worker waits before each token", SL_FIELD(options, token_ms),
      0, 60000},
-    {"token-ms", 0, SL_OPTION_INT, "2", "MS", "that it waits before each token", SL_FIELD(options, token_ms), 0, 60000},
 };
 
 struct bench {

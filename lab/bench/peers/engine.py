@@ -63,7 +63,7 @@ def serve(load, run, answer):
     `answer(prompt, n)` returns text. A ValueError is a cell that this engine does not measure."""
     global SAYS
     SAYS = os.dup(1)
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # what libraries print is not an answer
     path, threads = sys.argv[1], int(sys.argv[2])
     began = time.perf_counter()
     about = load(path, threads)

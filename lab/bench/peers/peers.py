@@ -29,9 +29,9 @@ ROOT = HERE.parents[2]
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "sluice"
 CELLS, DEEP_CELLS = "prefill:512,prefill:4096,decode:0,decode:512,decode:4096", "prefill:16384,decode:16384"
 PROMPT, ANSWER_TOKENS = "The capital of France is", 8
-LOAD_S, RUN_S = 900, 1800  # after so long an engine is stuck
+LOAD_S, RUN_S = 900, 1800  # an engine is stuck after this time
 FOREIGN = 0.04  # share of the machine that others may use before a run begins
-MEMORY_FACTOR = 4  # an engine may take so many times the file's size, for all that is known before it is loaded
+MEMORY_FACTOR = 4  # an engine may take this many times the file's size, for all that is known before it is loaded
 
 # To add an engine: a program that has the conversation of engine.py, and a row: its name for --peers, its rows of the table (with the words
 # after FILE and THREADS), its program, the package that it needs and the module that this brings.
@@ -506,13 +506,13 @@ def parse(words):
     parser.add_argument("--model", help="a GGUF file, or a name that `sluice pull` has brought")
     parser.add_argument("--as", dest="kinds", metavar="TYPE,...", type=kinds_of, default=[""],
                         help=f"a table for each of {', '.join(KINDS)}: all matrices of the file made of that type first")
-    parser.add_argument("--peers", type=names_of, default=list(PEERS), metavar="NAME,...", help=f"of {', '.join(PEERS)}; or none [all]")
+    parser.add_argument("--peers", type=names_of, default=list(PEERS), metavar="NAME,...", help=f"some of {', '.join(PEERS)}; or none [all]")
     parser.add_argument("--engine", action="append", default=[], metavar="NAME=COMMAND", help="one more, which has the conversation of engine.py")
     parser.add_argument("--cells", type=cells_of, metavar="CELL,...", help=f"prefill:TOKENS and decode:DEPTH or decode:DEPTHxSEQUENCES [{CELLS}]")
     parser.add_argument("--deep", action="store_true", help=f"{DEEP_CELLS} as well")
     parser.add_argument("--turns", type=int, default=3, help="[3]")
     parser.add_argument("--steps", type=int, default=32, help="steps of a decode run [32]")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine [one per processor]")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of each engine [one per processor]")
     parser.add_argument("--time-limit", type=seconds_of, default=float("inf"), metavar="TIME", help="print what there is after 90, 90s, 15m or 1h")
     parser.add_argument("--patience", type=float, default=20, metavar="SECONDS", help="wait that long before a run while others compute [20]")
     parser.add_argument("--tier", default="auto", help="sluice's kernels [auto]")

@@ -49,7 +49,7 @@ static void close_filling(struct sl_rig *rig) {
     rig->filling = (struct sl_rig_filling){0};
 }
 
-// Opens filling for at least so many slots. It stays until the cell is closed: thousands of layers are filled from
+// Opens filling for at least this many slots. It stays until the cell is closed: thousands of layers are filled from
 // it.
 static enum sl_status open_filling(struct sl_rig *rig, const struct sl_kv_geometry *geometry, int64_t n_slots,
                                    struct sl_error *err) {

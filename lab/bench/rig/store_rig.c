@@ -40,7 +40,7 @@ enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transpor
     SL_TRY(sl_child_start(&rig->child, "kvstore", argv, err));
     SL_FAIL_IF(!sl_child_wait_ready(&rig->child, READY_MS, stderr) ||
                    !sl_child_ready_value(&rig->child, "rpc", rig->address, sizeof rig->address),
-               err, SL_ERR_PEER_LOST, "the kvstore did not start; what it said stands above");
+               err, SL_ERR_PEER_LOST, "the kvstore did not start; its output is above");
     return SL_OK;
 }
 

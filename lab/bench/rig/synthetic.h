@@ -19,7 +19,7 @@ struct sl_synthetic_geometry {
 extern const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIES];
 const struct sl_synthetic_geometry *sl_synthetic_find(const char *name); // NULL: another name
 
-// Copies the geometry of that name with so many layers; 0: the number in this table. SL_ERR_INVALID: another name, or
+// Copies the geometry of that name with this many layers; 0: the number in this table. SL_ERR_INVALID: another name, or
 // more layers than SL_MAX_LAYERS.
 enum sl_status sl_synthetic_config(const char *name, int64_t n_layers, struct sl_model_config *config_out,
                                    struct sl_error *err);

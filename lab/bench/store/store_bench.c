@@ -47,10 +47,11 @@ static const struct sl_option option_table[] = {
     {"largest", 0, SL_OPTION_SIZE, "64M", "SIZE",
      "the largest capsule: of 64 KiB, 1 MiB and 64 MiB, larger ones are left out", SL_FIELD(options, largest), 64 << 10,
      64 << 20},
-    {"clients", 0, SL_OPTION_INT, "8", "N", "measured after one", SL_FIELD(options, clients), 1, MAX_CLIENTS},
+    {"clients", 0, SL_OPTION_INT, "8", "N", "clients at once, measured after a single one", SL_FIELD(options, clients),
+     1, MAX_CLIENTS},
     {"entries", 0, SL_OPTION_INT, "1000000", "N", "keys in the index when chains are looked up",
      SL_FIELD(options, entries), 1024, 20000000},
-    {"runs", 0, SL_OPTION_INT, "5", "N", "of each, by turns", SL_FIELD(options, runs), 1, SL_BENCH_MAX_TURNS},
+    {"runs", 0, SL_OPTION_INT, "5", "N", "runs of each, in turns", SL_FIELD(options, runs), 1, SL_BENCH_MAX_TURNS},
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 

@@ -143,7 +143,7 @@ class _Stream(asyncio.Protocol):
         elif status == 0:
             self.finish(FAILED, f"the connection ended without a reply{f': {error}' if error else ''}")
         else:
-            what = "the stream" if n or "event-stream" in self._reply.headers.get("content-type", "") else "the reply, which is no stream,"
+            what = "the stream" if n or "event-stream" in self._reply.headers.get("content-type", "") else "the reply, which is not a stream,"
             self.finish(FAILED, f"{what} ended after {n} tokens without a finish_reason" if not self._is_finished
                         else f"{what} ended without [DONE]" if n else f"{what} had no token")
 

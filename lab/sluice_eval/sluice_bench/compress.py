@@ -30,7 +30,7 @@ SHAPE = "smollm2-135m"  # of --synthetic
 def parser() -> argparse.ArgumentParser:
     made = rig.parser("compress", "Measure the prefill time of each recipe beside the full cache's.")
     made.add_argument("--recipe", "-r", action="append", default=[], metavar="RECIPE",
-                      help="may be given several times. Without: every preset, those that evict at budgets 0.2, 0.5 and 1024")
+                      help="recipe; may be given several times. Default: every preset, those that evict at budgets 0.2, 0.5 and 1024")
     made.add_argument("--synthetic", action="store_true", help="a random model of 135 M parameters instead")
     made.add_argument("--tokens", type=whole(1, 1 << 24), default=8000, metavar="N", help="length of the prompt [8000]")
     made.add_argument("--runs", type=whole(1, 31), default=3, metavar="N", help="rounds [3]")

@@ -48,11 +48,11 @@ def parser() -> argparse.ArgumentParser:
     add("--program", default="", metavar="FILE", help="the sluice-coordinator to measure; without it, the one beside this program")
     add("--cells", default="16:256,256:2500,1000:10000", metavar="WORKERS:JOBS,...",
         help="workers, and jobs in flight [16:256,256:2500,1000:10000]")
-    add("--seconds", type=_number(1, 3600), default=10.0, metavar="S", help="of each phase [10]")
+    add("--seconds", type=_number(1, 3600), default=10.0, metavar="S", help="seconds of each phase [10]")
     add("--second-rate", type=_number(0, 1e6), default=0.0, metavar="N", help="jobs a second in the second phase; 0: half of the first's [0]")
-    add("--tokens", type=whole(1, 1024), default=8, metavar="N", help="of an answer [8]")
-    add("--prefill-ms", type=whole(0, 60000), default=2, metavar="MS", help="that a worker waits instead of reading [2]")
-    add("--token-ms", type=whole(0, 60000), default=2, metavar="MS", help="that it waits before each token [2]")
+    add("--tokens", type=whole(1, 1024), default=8, metavar="N", help="tokens of an answer [8]")
+    add("--prefill-ms", type=whole(0, 60000), default=2, metavar="MS", help="time that a worker waits instead of reading [2]")
+    add("--token-ms", type=whole(0, 60000), default=2, metavar="MS", help="time that a worker waits before each token [2]")
     add("--join", default="", metavar="HOST:PORT", help="be only the workers, of this coordinator, until a signal comes")
     add("--workers", type=whole(2, MAX_WORKERS), default=8, metavar="N", help="with --join: half of them prefill [8]")
     return made

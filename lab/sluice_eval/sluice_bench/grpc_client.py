@@ -42,7 +42,7 @@ def _varint(n: int) -> bytes:
 
 
 def decode(data: bytes) -> Iterator[tuple[int, Union[int, bytes]]]:
-    """Yields the fields of a message: numbers, or bytes. EvalError: it is none."""
+    """Yields the fields of a message: numbers, or bytes. EvalError: it is not a message."""
     at = 0
     try:
         while at < len(data):
@@ -57,7 +57,7 @@ def decode(data: bytes) -> Iterator[tuple[int, Union[int, bytes]]]:
             yield key >> 3, data[at:at + n]
             at += n
     except (IndexError, KeyError) as error:
-        raise EvalError("a message of the server is no protobuf") from error
+        raise EvalError("a message of the server is not protobuf") from error
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

@@ -123,7 +123,7 @@ def config_like(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def make_random(folder: pathlib.Path, config: dict[str, Any], tokenizer: pathlib.Path, n_positions: int) -> None:
-    """Writes a model of a shape with random weights, the tokenizer of another one, and so many positions."""
+    """Writes a model of a shape with random weights, the tokenizer of another one, and this many positions."""
     config = {key: value for key, value in config.items() if key != "sluice_hollow"} | {"max_position_embeddings": n_positions}
     try:
         (folder / "tokenizer.json").symlink_to((tokenizer / "tokenizer.json").resolve(strict=True))
@@ -145,9 +145,9 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=PROGRAM, description=SUMMARY, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
                                    usage="%(prog)s --shape NAME --output FOLDER [options]", allow_abbrev=False)
     made.add_argument("--version", action="version", version=__version__)
-    made.add_argument("--shape", default="llama-3.1-8b", choices=list(SHAPES), metavar="NAME", help=f"of {', '.join(SHAPES)} [llama-3.1-8b]")
+    made.add_argument("--shape", default="llama-3.1-8b", choices=list(SHAPES), metavar="NAME", help=f"one of {', '.join(SHAPES)} [llama-3.1-8b]")
     made.add_argument("--output", "-o", metavar="FOLDER", help="the new folder")
-    made.add_argument("--tokenizer", metavar="FOLDER", help="the model whose tokenizer it gets; without: models/demo")
+    made.add_argument("--tokenizer", metavar="FOLDER", help="the model whose tokenizer it gets. Default: models/demo")
     return made
 
 

@@ -9,7 +9,7 @@ MAX_HEAD, MAX_LINE, MAX_ERROR = 1 << 16, 1 << 22, 1 << 16  # bytes
 
 
 class ProtocolError(Exception):
-    """The reply is no HTTP, or no stream of events."""
+    """The reply is not HTTP, or not a stream of events."""
 
 
 class Reply:
@@ -45,7 +45,7 @@ class Reply:
         del self._buffer[:end + 4]
         words = lines[0].split(" ", 2)
         if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
-            raise ProtocolError(f"the reply is no HTTP/1.1: {lines[0][:60]!r}")
+            raise ProtocolError(f"the reply is not HTTP/1.1: {lines[0][:60]!r}")
         self.headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
         if words[1].startswith("1"):  # such as 100 Continue: the reply comes after it
             return self._parse_head()
@@ -116,9 +116,9 @@ class Events:
             try:
                 event = json.loads(text)
             except (ValueError, RecursionError) as error:
-                raise ProtocolError(f"an event is no JSON: {bytes(text[:60])!r}") from error
+                raise ProtocolError(f"an event is not JSON: {bytes(text[:60])!r}") from error
             if not isinstance(event, dict):
-                raise ProtocolError(f"an event is no JSON object: {bytes(text[:60])!r}")
+                raise ProtocolError(f"an event is not a JSON object: {bytes(text[:60])!r}")
             yield event
 
 

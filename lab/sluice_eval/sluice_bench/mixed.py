@@ -35,7 +35,7 @@ LOOK_S = 0.01
 
 def parser() -> argparse.ArgumentParser:
     made = rig.parser("mixed", "Measure the time to first token of short prompts alone and beside a long one, and what they cost it.")
-    made.add_argument("--recipe", "-r", default="full", metavar="RECIPE", help="of all jobs [full]")
+    made.add_argument("--recipe", "-r", default="full", metavar="RECIPE", help="recipe of all jobs [full]")
     made.add_argument("--coordinator", "-c", default=os.environ.get("SLUICE_COORDINATOR"), metavar="HOST:PORT",
                       help="a cluster that runs already, with this --model; else one is started here")
     rig.add_tls(made)
@@ -45,8 +45,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--long-tokens", type=whole(0, 1 << 24), default=0, metavar="N",
                       help="the long prompt; 0: 32768, or what the model has positions for [0]")
     made.add_argument("--short-tokens", type=whole(2, 1 << 20), default=512, metavar="N", help="each short prompt [512]")
-    made.add_argument("--short-jobs", type=whole(1, 64), default=20, metavar="N", help="how many [20]")
-    made.add_argument("--rounds", type=whole(1, 16), default=3, metavar="N", help="of all measurements [3]")
+    made.add_argument("--short-jobs", type=whole(1, 64), default=20, metavar="N", help="short jobs [20]")
+    made.add_argument("--rounds", type=whole(1, 16), default=3, metavar="N", help="rounds of all measurements [3]")
     return made
 
 

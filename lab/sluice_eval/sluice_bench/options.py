@@ -76,7 +76,7 @@ def lengths(least: float, unit: Callable[[str], float] = float) -> Callable[[str
         except ValueError:
             found = -1.0
         if not least <= found <= 1e8:
-            raise argparse.ArgumentTypeError(f"'{text}' is no length from {least:g} on")
+            raise argparse.ArgumentTypeError(f"'{text}' is not a length from {least:g} on")
         return found
 
     def parse(text: str) -> Lengths:
@@ -116,19 +116,19 @@ def parser() -> argparse.ArgumentParser:
     add("--version", action="version", version=__version__)
     add("--url", action="append", type=named, metavar="[NAME=]URL", help="the server, or several by turns; grpc://HOST:PORT is a Sluice "
         "coordinator without certificates [http://127.0.0.1:8000]")
-    add("--model", "-m", default="", metavar="MODEL", help="the model's name at the servers; without: their first one")
-    add("--api-key", default=os.environ.get("OPENAI_API_KEY", ""), metavar="KEY", help="of the servers; without: $OPENAI_API_KEY")
+    add("--model", "-m", default="", metavar="MODEL", help="the model's name at the servers. Default: their first one")
+    add("--api-key", default=os.environ.get("OPENAI_API_KEY", ""), metavar="KEY", help="API key of the servers. Default: $OPENAI_API_KEY")
     add("--ca-file", metavar="FILE", help="certificates to trust for https")
     add("--recipes", default="", metavar="R;R", help="recipes, by turns, of servers that are Sluice; N%% is the recipe recommended to ship "
         "so much; default is the cluster's own; R@POINTS names the points of its answers, from an evaluation, in tables and pictures")
     add("--trace", metavar="FILE", help="replay a trace in Mooncake's format: its times, lengths and shared blocks")
-    add("--scale-rate", type=_number(1e-6, 1e6), default=1.0, metavar="X", help="of the trace's own rate, without --rates [1]")
-    add("--scale-lengths", type=_number(1e-6, 1e3), default=1.0, metavar="X", help="of the trace's prompts and answers [1]")
+    add("--scale-rate", type=_number(1e-6, 1e6), default=1.0, metavar="X", help="factor of the trace's own rate, without --rates [1]")
+    add("--scale-lengths", type=_number(1e-6, 1e3), default=1.0, metavar="X", help="factor of the trace's prompts and answers [1]")
     add("--conversations", action="store_true", help="conversations: each turn repeats all before it")
     add("--facts", action="store_true", help="questions about licenses of this system with a fact in them: goodput counts right answers alone")
     add("--rates", type=rates, metavar="N,N", help="requests a second, turns included, or inf [1; a trace: its own]")
     add("--count", type=whole(1, 10**7), metavar="N", help=f"requests of each run [{DEFAULT_COUNT}; a trace: all rows]")
-    add("--duration", type=duration, metavar="TIME", help="of each run, in place of --count: as many requests as the rate has in it")
+    add("--duration", type=duration, metavar="TIME", help="duration of each run, in place of --count: as many requests as the rate has in it")
     add("--burstiness", type=_number(1e-3, 1e3), default=1.0, metavar="X",
         help="shape of the gamma distribution of gaps; 1 is Poisson, less comes in bursts [1]")
     add("--input", type=lengths(1), default="512", metavar="LENGTH", help="tokens of a prompt, or of a conversation's first message [512]")
@@ -137,16 +137,16 @@ def parser() -> argparse.ArgumentParser:
     add("--turns", type=lengths(1), default="4", metavar="LENGTH", help="turns of a conversation [4]")
     add("--message", type=lengths(1), default="64", metavar="LENGTH", help="tokens of its later messages, or of a tool's output [64]")
     add("--think", type=lengths(0, duration), default="exp:2s", metavar="TIMES", help="a user's pause before a turn, as a length [exp:2s]")
-    add("--max-input", type=whole(1, 10**8), metavar="N", help="cut longer prompts; without: to the model's context, where servers say it")
+    add("--max-input", type=whole(1, 10**8), metavar="N", help="cut longer prompts. Default: to the model's context, where servers say it")
     add("--max-output", type=whole(1, 10**8), metavar="N", help="cut longer answers")
-    add("--seed", type=whole(0, 1 << 48), default=1, metavar="N", help="of all draws; the same seed sends the same bytes [1]")
-    add("--repetitions", type=whole(1, 1000), default=1, metavar="N", help="of each run, series by turns [1]")
-    add("--slo", type=slo, default="ttft:2s,tpot:100ms", metavar="LIMITS", help="what a good answer keeps; also e2el:TIME [ttft:2s,tpot:100ms]")
+    add("--seed", type=whole(0, 1 << 48), default=1, metavar="N", help="seed of all draws; the same seed sends the same bytes [1]")
+    add("--repetitions", type=whole(1, 1000), default=1, metavar="N", help="repetitions of each run, series by turns [1]")
+    add("--slo", type=slo, default="ttft:2s,tpot:100ms", metavar="LIMITS", help="limits that a good answer meets; also e2el:TIME [ttft:2s,tpot:100ms]")
     add("--max-lag", type=duration, default="50ms", metavar="TIME", help="a run is void if the generator's lag has a higher p99 [50ms]")
     add("--max-busy", type=_number(1, 100), metavar="PERCENT", help="a run is void if this machine was busier: for workers that only wait, on it")
-    add("--deadline", type=duration, default="10m", metavar="TIME", help="of one answer [10m]")
-    add("--pause", type=duration, default="1s", metavar="TIME", help="between two runs [1s]")
-    add("--tokens-per-word", type=_number(0.1, 20), metavar="X", help="of the prompts' words; without: the servers are asked")
+    add("--deadline", type=duration, default="10m", metavar="TIME", help="deadline of one answer [10m]")
+    add("--pause", type=duration, default="1s", metavar="TIME", help="time between two runs [1s]")
+    add("--tokens-per-word", type=_number(0.1, 20), metavar="X", help="tokens of a word of the prompts. Default: the servers are asked")
     add("--body", type=_body, default="{}", metavar="JSON", help='further fields of each request; null drops one: {"ignore_eos":null}')
     add("--metrics", action="append", type=named, default=[], metavar="[NAME=]URL", help="a Sluice coordinator's page of metrics")
     add("--json", "-j", action="store_true", help="one JSON object a run on standard output, with vLLM's names")

@@ -53,7 +53,7 @@ def model_folder(model: str) -> pathlib.Path:
     for found in map(json.loads, listed.splitlines()):
         if found["name"] == model and found["here"]:
             return pathlib.Path(found["path"])
-    raise UsageError(f"--model {model}: it is no folder")
+    raise UsageError(f"--model {model}: it is not a folder")
 
 
 def die_with_parent() -> None:
@@ -81,7 +81,7 @@ class Child:
             self._errors.seek(0)
             sys.stderr.write(self._errors.read().decode(errors="replace"))
             kind = UsageError if self._process.returncode == 2 else UnavailableError
-            raise kind("the cluster did not start; what it said stands above")
+            raise kind("the cluster did not start; its output is above")
         return line
 
     def stop(self) -> None:
@@ -224,7 +224,7 @@ def parser(bench: str, summary: str, has_device: bool = True) -> argparse.Argume
     if has_device:
         made.add_argument("--device", default=os.environ.get("SLUICE_DEVICE", ""), metavar="DEVICE", help="as of `sluice up`")
     made.add_argument("--time-limit", type=lambda text: 0.0 if text == "0" else options.duration(text), default=0.0, metavar="TIME",
-                      help="stop after so long, with the rows that were measured; 0: never [0]")
+                      help="stop after this time, with the rows that were measured; 0: never [0]")
     made.add_argument("--json", "-j", action="store_true", help="one JSON object a line")
     return made
 

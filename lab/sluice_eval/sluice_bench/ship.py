@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     made = rig.parser("ship", "Measure capsules between two processes against other ways, and what shipping adds to a job.")
     made.add_argument("--transport", "-t", choices=[*TRANSPORTS, "all"], default="all", metavar="NAME", help="tcp, tls, shm or all [all]")
     made.add_argument("--certificates", default="", metavar="DIR",
-                      help="for tls: tools/test-ca.sh DIR worker/kvstore/bench; without, it is left out")
+                      help="certificates for tls, made by tools/test-ca.sh DIR worker/kvstore/bench. Default: tls is left out")
     made.add_argument("--tokens", type=whole(0, 1 << 24), default=8000, metavar="N",
                       help="length of the prompt of the job whose time to first token is measured afterwards; 0: none [8000]")
     return made
@@ -82,7 +82,7 @@ class Ships:
             pass  # what it has to say is on standard error
         line = self._process.stdout.readline()
         if not line:
-            raise EvalError("a process has failed; what it said is above")
+            raise EvalError("a process has failed; its output is above")
         return json.loads(line)
 
     def rates(self) -> dict[str, float]:

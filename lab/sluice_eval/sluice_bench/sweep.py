@@ -25,7 +25,7 @@ from .workloads import Request, Trace, render
 
 CALIBRATION_WORDS = (32, 544)  # the difference of two prompts, without what servers add to each
 WARM_TOKENS = 48
-MARGIN = 0.95  # of the context: words are not exactly so many tokens
+MARGIN = 0.95  # of the context: words do not have exactly this many tokens
 
 
 def open_servers(arguments: argparse.Namespace) -> list[AnyServer]:

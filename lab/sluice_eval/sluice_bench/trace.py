@@ -62,9 +62,9 @@ def _parse(line: str) -> tuple[float, int, int, Optional[array.array]]:
     try:
         row = strict_json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON: {error.msg}, column {error.colno}") from error
+        raise ValueError(f"it is not JSON: {error.msg}, column {error.colno}") from error
     if not isinstance(row, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     n_input = _tokens(row, "input_length")
     return _time(row), n_input, _tokens(row, "output_length"), _ids(row, n_input)
 

@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 def parser() -> argparse.ArgumentParser:
     made = rig.parser("ttft", "Measure the time to first token of a cluster on this machine beside one process doing both phases.")
-    made.add_argument("--recipe", "-r", default="full", metavar="RECIPE", help="of all jobs [full]")
+    made.add_argument("--recipe", "-r", default="full", metavar="RECIPE", help="recipe of all jobs [full]")
     made.add_argument("--tokens", type=whole(2, 1 << 24), default=8000, metavar="N", help="length of the prompt [8000]")
     made.add_argument("--runs", type=whole(1, 32), default=5, metavar="N", help="runs of every measurement [5]")
     made.add_argument("--tier", default="auto", metavar="NAME", help="kernels to use [auto]")

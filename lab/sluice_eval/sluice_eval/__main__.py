@@ -49,9 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     add = command("grid")
     for group in (options.add_model_options, options.add_prompt_options, options.add_ask_options):
         group(add)
-    add("--task", default="niah-essay", metavar="TASK", help="what is hidden and asked (niah-essay)")
+    add("--task", default="niah-essay", metavar="TASK", help="task that hides a fact and asks for it (niah-essay)")
     add("--depths", type=int, default=11, choices=range(1, 102), metavar="N",
-        help="so many places, evenly from the beginning to the end (11)")
+        help="number of places, evenly from the beginning to the end (11)")
     add("--png", metavar="FILE", help="draw the maps (needs matplotlib)")
     add_document_options(command("documents"))
     add = command("report")

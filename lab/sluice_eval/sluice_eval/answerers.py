@@ -175,7 +175,7 @@ class HttpAnswerer:
                 raise DeadlineError(f"{url}: no answer within {self._config.deadline_s:g} s") from error
             raise UnavailableError(f"{url}: {getattr(error, 'reason', error)}") from error
         except ValueError as error:
-            raise EvalError(f"{url}: the answer is no JSON: {error}") from error
+            raise EvalError(f"{url}: the answer is not JSON: {error}") from error
 
     def ask(self, question: Question) -> Reply:
         body = request_of(question, self._config.as_text) | {"model": self.model}

@@ -70,7 +70,7 @@ def _check_fact(path: str, line: str, name: str, value: str) -> None:
 def load(path: str, facts: Facts, state: np.ndarray, n_steps: int) -> np.ndarray:
     """Reads a checkpoint into `state`, and returns its curve. EvalError names the first other fact; UsageError: it is damaged, and
     the state must not be used. FileNotFoundError: there is none."""
-    broken = UsageError(f"{path} is no whole checkpoint of retaining heads; remove it to start anew")
+    broken = UsageError(f"{path} is not a whole checkpoint of retaining heads; remove it to start anew")
     try:
         data = memoryview(pathlib.Path(path).read_bytes())
     except FileNotFoundError:

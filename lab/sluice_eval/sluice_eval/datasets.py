@@ -155,7 +155,7 @@ def _add_letter(answers: list[str], line: dict[str, Any]) -> list[str]:
 
 
 def read_line(form: Form, text: str) -> Sample:
-    """Parses a line. ValueError or EvalError: it is no question of this form."""
+    """Parses a line. ValueError or EvalError: it is not a question of this form."""
     line = strict_json.loads(text)
     if not isinstance(line, dict):
         raise ValueError("a line must be a JSON object: {...}")

@@ -94,7 +94,7 @@ class ProcessAsker(Asker):
 
 
 class ServerAsker(Asker):
-    """A server. One that is no Sluice keeps no documents: its prompts begin with the text, which it may share."""
+    """A server. One that is not Sluice keeps no documents: its prompts begin with the text, which it may share."""
 
     def __init__(self, server: HttpAnswerer, url: str) -> None:
         self._server, self._url, self.recipes = server, url.rstrip("/"), server.is_sluice
@@ -246,23 +246,23 @@ def show(rows: list[dict[str, str]], seed: int, markdown: bool, by_task: bool) -
 # --- the command -----------------------------------------------------------------------------------------------------
 
 def add_document_options(add: AddArgument) -> None:
-    add("--tasks", default=",".join(WRITERS), metavar="A,B", help="what documents are made of (%(default)s)")
+    add("--tasks", default=",".join(WRITERS), metavar="A,B", help="tasks that documents are made of (%(default)s)")
     add("--longbench", action="append", default=[], metavar="TASK=FILE", help="a file of LongBench instead of tasks, such as "
         "hotpotqa=hotpotqa.jsonl; may be given several times")
-    add("--documents", type=int, default=30, metavar="N", help="that are read under each recipe, each with 5 questions (30)")
-    add("--tokens", type=int, default=2048, metavar="N", help="of a document, at most (2048)")
-    add("--recipe", "-r", action="append", default=[], metavar="RECIPE", help="beside full; several times, or joined by ';'")
+    add("--documents", type=int, default=30, metavar="N", help="documents that are read under each recipe, each with 5 questions (30)")
+    add("--tokens", type=int, default=2048, metavar="N", help="tokens of a document, at most (2048)")
+    add("--recipe", "-r", action="append", default=[], metavar="RECIPE", help="recipe to compare with full; several times, or joined by ';'")
     add("--mode", default="aware,agnostic", metavar="A,B", help=f"when the question comes: {', '.join(MODES)} (%(default)s)")
-    add("--seed", type=int, default=1, metavar="N", help="of the documents (1)")
-    add("--essay", action="append", default=[], metavar="FILE", help="a text to hide facts in. Without: the licenses of this system")
+    add("--seed", type=int, default=1, metavar="N", help="seed of the documents (1)")
+    add("--essay", action="append", default=[], metavar="FILE", help="a text to hide facts in. Default: the licenses of this system")
     add("--code", metavar="DIR", help="a folder with C and Python files (this checkout)")
     add("--out", "-o", metavar="FILE", help="write each result there as a line of CSV; the same command continues from it")
     add("--report", action="store_true", help="print the tables of --out, and ask nothing")
     add("--by-task", action="store_true", help="a table for each task")
     add("--markdown", action="store_true", help="print tables as Markdown")
-    add("--threads", type=int, default=0, metavar="N", help="of the `sluice` process; 0 is one per processor")
-    add("--device", metavar="DEVICE", help="of the `sluice` process")
-    add("--deadline", type=float, default=600, metavar="S", help="of one answer (600)")
+    add("--threads", type=int, default=0, metavar="N", help="threads of the `sluice` process; 0 is one per processor")
+    add("--device", metavar="DEVICE", help="device of the `sluice` process")
+    add("--deadline", type=float, default=600, metavar="S", help="deadline of one answer (600)")
     add_model_options(add)
 
 

@@ -192,14 +192,14 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python3 -m sluice_eval.joined", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8000/v1", help="a gateway of Sluice (%(default)s)")
     parser.add_argument("--samples", type=int, default=100, metavar="N", help="pairs (%(default)s)")
-    parser.add_argument("--sentences", type=int, default=30, metavar="N", help="of each document (%(default)s)")
-    parser.add_argument("--recipe", default="full,format=int4", help="of the documents (%(default)s)")
+    parser.add_argument("--sentences", type=int, default=30, metavar="N", help="sentences of each document (%(default)s)")
+    parser.add_argument("--recipe", default="full,format=int4", help="recipe of the documents (%(default)s)")
     parser.add_argument("--reread", type=lambda text: [int(n) for n in text.split(",")], default=[0, 32, 128], metavar="N,N",
                         help="tokens of the second document that are read again (0,32,128)")
     parser.add_argument("--resume", action="store_true", help="read one text after its first document's capsule, which is faster")
     parser.add_argument("--chat", action="store_true", help="ask by messages")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--timeout", type=float, default=300, metavar="S", help="of a call (%(default)s)")
+    parser.add_argument("--timeout", type=float, default=300, metavar="S", help="timeout of a call (%(default)s)")
     parser.add_argument("--verbose", action="store_true", help="say which pair is asked")
     arguments = parser.parse_args(words)
     ways = [f"joined, reread {n}" for n in arguments.reread] + ["one text"]

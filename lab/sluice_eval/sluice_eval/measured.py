@@ -21,7 +21,7 @@ MANY = 256  # differences: the blocks of 65,536 tokens
 
 
 def _short(value: Any, digits: int) -> Any:
-    """Rounds all floats within a value to so many digits; what is not finite becomes null."""
+    """Rounds all floats within a value to this many digits; a number that is not finite becomes null."""
     if isinstance(value, float):
         return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     if isinstance(value, list):

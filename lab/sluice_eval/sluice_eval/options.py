@@ -49,19 +49,19 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def add_prompt_options(add: AddArgument) -> None:
-    add("--lengths", type=_numbers, default="4096", metavar="N,N", help="of the tasks' prompts, in tokens of this model (4096)")
+    add("--lengths", type=_numbers, default="4096", metavar="N,N", help="lengths of the tasks' prompts, in tokens of this model (4096)")
     add("--samples", type=_between(0, 1 << 20), default=0, metavar="N",
         help="questions of a task and length; 0: as the plan says, or 10")
-    add("--seed", type=_between(0, 1 << 48), default=1, metavar="N", help="of the tasks (1)")
+    add("--seed", type=_between(0, 1 << 48), default=1, metavar="N", help="seed of the tasks (1)")
     add("--essay", action="append", default=[], metavar="FILE",
-        help="a text to hide facts in; may be given several times. Without: the licenses of this system")
+        help="a text to hide facts in; may be given several times. Default: the licenses of this system")
 
 
 def add_task_options(add: AddArgument) -> None:
     add("--tasks", metavar="A,B", help="tasks by name (`tasks` lists them), or all")
     add("--plan", metavar="FILE", help="tasks, data sets, recipes, budgets and claims in a file, or the name of a packaged plan "
         "(such as demo), instead of options")
-    add("--data", metavar="DIR", help="folder of the plan's data sets; without: the plan's own")
+    add("--data", metavar="DIR", help="folder of the plan's data sets. Default: the plan's own")
     add("--max-prompt-tokens", type=_between(0, 1 << 32), default=0, metavar="N",
         help="a data set's longer prompts lose their middle; 0: as the plan says, or the model's context")
 
@@ -69,26 +69,26 @@ def add_task_options(add: AddArgument) -> None:
 def add_model_options(add: AddArgument) -> None:
     add("--model", "-m", metavar="MODEL",
         help="model folder, GGUF file, or a name of `sluice models`; with --url: the model's name at the server (its only one)")
-    add("--sluice", metavar="PATH", help="the `sluice` tool; without: $SLUICE_BIN, this checkout's build, the PATH")
+    add("--sluice", metavar="PATH", help="the `sluice` tool. Default: $SLUICE_BIN, this checkout's build, the PATH")
     add("--tokenizer", metavar="DIR", help="with --url: the folder of the served model, to count tokens and to read recipes; "
-        "without: the server's /tokenize")
+        "Default: the server's /tokenize")
     add("--url", metavar="URL", help="ask the server with OpenAI's HTTP API there, such as http://127.0.0.1:8000/v1. "
         "Without: a `sluice` process")
-    add("--weights", default="stored", metavar="FORMAT", help="of the model's weights in memory: stored, int8 or int4")
-    add("--api-key", default=os.environ.get("OPENAI_API_KEY", ""), metavar="KEY", help="of the server; without: $OPENAI_API_KEY")
+    add("--weights", default="stored", metavar="FORMAT", help="format of the model's weights in memory: stored, int8 or int4")
+    add("--api-key", default=os.environ.get("OPENAI_API_KEY", ""), metavar="KEY", help="API key of the server. Default: $OPENAI_API_KEY")
     add("--ca-file", metavar="FILE", help="certificates to trust for https")
 
 
 def add_ask_options(add: AddArgument) -> None:
     add("--recipe", "-r", action="append", default=[], metavar="RECIPE",
-        help="beside full; may be given several times, or as a list joined by ';'; presets: all of them")
+        help="recipe to compare with full; may be given several times, or as a list joined by ';'; presets: all of them")
     add("--budget", "-b", metavar="B,B",
         help="such as 5%%,20%%,512: each in the place of {budget}, or of recipes that evict and name none")
     add("--out", "-o", metavar="FILE", help="keep every answer there as a JSON line; a run that was stopped continues from it")
-    add("--threads", type=_between(0, 1024), default=0, metavar="N", help="of the `sluice` process; 0 is one per processor")
-    add("--device", metavar="DEVICE", help="of the `sluice` process")
+    add("--threads", type=_between(0, 1024), default=0, metavar="N", help="threads of the `sluice` process; 0 is one per processor")
+    add("--device", metavar="DEVICE", help="device of the `sluice` process")
     add("--concurrency", type=_between(1, 1024), default=4, metavar="N", help="questions at a time at a server (4)")
-    add("--deadline", type=_duration, default="10m", metavar="TIME", help="of one answer, with retries (10m)")
+    add("--deadline", type=_duration, default="10m", metavar="TIME", help="deadline of one answer, with retries (10m)")
     add("--text-prompts", action="store_true", help="send texts to the server, which takes no token ids")
     add("--json", action="store_true", help="one JSON object a line on standard output")
 

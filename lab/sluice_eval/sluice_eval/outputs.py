@@ -13,7 +13,7 @@ def check_name(path: str) -> None:
     """Rejects the name of a device, a pipe or a folder: the file would replace it, also /dev/null. Raises OSError."""
     stands_for_open_file = os.path.islink(path) and os.readlink(path).startswith("/proc/")  # as /dev/stdout does
     if stands_for_open_file or (os.path.exists(path) and not os.path.isfile(path)):
-        raise OSError(errno.EINVAL, "it is no file; give the name of a file")
+        raise OSError(errno.EINVAL, "it is not a file; give the name of a file")
 
 
 def check_place(path: str) -> None:

@@ -66,7 +66,7 @@ class SluiceProcess:
             return json.loads(line)
 
     def reserve(self, n_tokens: int) -> None:
-        """Makes room for prompts and answers of so many tokens, before the first answer."""
+        """Makes room for prompts and answers of this many tokens, before the first answer."""
         reply = self.ask({"operation": "reserve", "tokens": n_tokens})
         if "error" in reply:
             raise EvalError(reply["error"]["message"])

@@ -114,7 +114,7 @@ class _Writer:
             row = choice.row
             table.add(f"{100 * choice.most:.0f}%", "yes" if choice.offloads else "no", row.recipe.label, _points(row.mean),
                       _shipped(row), _difference(row.to_full), row.recipe.recipe)
-        return self._heading("The best recipe for so many bytes") + self._table(table)
+        return self._heading("The best recipe for each number of bytes") + self._table(table)
 
 
 def _verdict(v: Verdict) -> str:

@@ -78,7 +78,7 @@ def _line_of(key: Key, answer: Answer) -> dict[str, Any]:
 
 
 def _read_line(line: Any) -> Optional[tuple[Key, Answer]]:
-    """Returns None if the line is no answer."""
+    """Returns None if the line is not an answer."""
     try:
         key = make_key(line["recipe"], line["cell"], line["tokens"], line["depth"], line["index"])
         answer = Answer(line["name"], line["budget"], line["prompt"], line["n_prompt"], line["n_reused"])
@@ -149,7 +149,7 @@ class Results:
             else:
                 read = _read_line(parsed)
                 if read is None:
-                    raise UsageError(f"{self._path}: line {number + 1} is no answer; remove it, or write to another file")
+                    raise UsageError(f"{self._path}: line {number + 1} is not an answer; remove it, or write to another file")
                 self.answers[read[0]] = read[1]
             used += len(line) + 1
         mark = b'{"sluice_eval"'

@@ -223,7 +223,7 @@ class Usage(unittest.TestCase):
             os.symlink("/proc/self/exe", link)  # an open file, as behind /dev/stdout
             for path in (pipe, link):
                 done = command("run", "--model", MODEL, "--tasks", "niah-noise", "--markdown", path)
-                self.assertEqual((done.returncode, path + ": cannot be written: it is no file" in done.stderr), (1, True), done.stderr)
+                self.assertEqual((done.returncode, path + ": cannot be written: it is not a file" in done.stderr), (1, True), done.stderr)
             self.assertEqual(sorted(os.listdir(folder)), ["link", "pipe"])
 
 

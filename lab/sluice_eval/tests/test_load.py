@@ -200,7 +200,7 @@ class Traces(FolderTest):
         for row, why in [(self.row(-1), "timestamp"), (self.row(999), "before the last row's"), (self.row(1e4, -5), "input_length"),
                          (self.row(1e4, 600, 0), "output_length"), (self.row(1e4, 600.5), "input_length"), (self.row(1e4, ids=(1,)), "2 blocks"),
                          (self.row(1e4, ids=(1, "x")), "'x'"), (self.row(1e4, ids=(1, True)), "True"), (self.row(1e4, ids=(1, -2)), "-2"),
-                         (self.row(1e4, ids=(1, 1 << 70)), "hash_ids"), ("[1]", "no JSON object"), ("{", "it is no JSON"), ('{"timestamp": NaN}', "NaN"),
+                         (self.row(1e4, ids=(1, 1 << 70)), "hash_ids"), ("[1]", "not a JSON object"), ("{", "it is not JSON"), ('{"timestamp": NaN}', "NaN"),
                          ("[" * 100000, "row 2"), (self.row("5"), "timestamp"), (self.row(True), "timestamp"), (self.row(1e4, 1 << 40), "input_length")]:
             with self.assertRaisesRegex(UsageError, f"row 2: .*{why}" if why != "row 2" else why):
                 read_trace(self.trace(self.row(1000), row))
@@ -381,8 +381,8 @@ class Running(FolderTest):
                  (lambda handler, body, n: handler.send(429, b'{"error":{"message":"later"}}'), "429: later"),
                  (stop, "ended after 2 tokens without a finish_reason"), (cut, "ended after 2 tokens"), (no_done, "without [DONE]"),
                  (in_stream, "worker lost"), (lambda handler, body, n: None, "ended without a reply"), (late, "no answer within 3 s"),
-                 (lambda handler, body, n: handler.send(200, b"{}"), "no stream"),
-                 (lambda handler, body, n: handler.wfile.write(b"x\r\n\r\n"), "no HTTP")]
+                 (lambda handler, body, n: handler.send(200, b"{}"), "not a stream"),
+                 (lambda handler, body, n: handler.wfile.write(b"x\r\n\r\n"), "not HTTP")]
 
         def answer(handler, body, n):
             (cases[n - 1][0] if n <= len(cases) else type(handler).whole)(handler, body, *([n] if n <= len(cases) else []))

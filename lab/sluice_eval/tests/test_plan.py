@@ -124,7 +124,7 @@ class DataSets(FolderTest):
                            ('{"input": 1, "context": "c", "answers": ["x"]}', '"input" must be a text'),
                            ('{"input": "a\\u0000b", "context": "c", "answers": ["x"]}', "U.0000"),
                            ('{"input": "\\ud800", "context": "c", "answers": ["x"]}', "surrogates"),
-                           ('{"input": NaN}', "no number"), (good + " {}", "data.jsonl:2")]:
+                           ('{"input": NaN}', "not a number"), (good + " {}", "data.jsonl:2")]:
             with self.assertRaisesRegex(UsageError, said, msg=line):
                 self.read(f"{good}\n{line}\n{good}")
         for text in ("", "\n \t\r\n"):

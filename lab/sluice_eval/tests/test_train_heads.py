@@ -65,8 +65,8 @@ class Checkpoint(FolderTest):
             self.load({**FACTS, "--hidden": "64"})
         self.assertNotIsInstance(caught.exception, UsageError)
         self.assertRaisesRegex(EvalError, "says nothing of --seed", self.load, {**FACTS, "--seed": "0"})
-        self.assertRaisesRegex(UsageError, "no whole checkpoint", self.load, {"--model": "1234"})
-        self.assertRaisesRegex(UsageError, "no whole checkpoint", self.load, FACTS, 10)  # fewer steps than it has taken
+        self.assertRaisesRegex(UsageError, "not a whole checkpoint", self.load, {"--model": "1234"})
+        self.assertRaisesRegex(UsageError, "not a whole checkpoint", self.load, FACTS, 10)  # fewer steps than it has taken
 
     def test_a_broken_one_is_refused(self):
         save(self.path, FACTS, self.state, self.curve)
@@ -77,7 +77,7 @@ class Checkpoint(FolderTest):
             if changed < length:
                 data[changed] ^= 1
             pathlib.Path(self.path).write_bytes(data)
-            self.assertRaisesRegex(UsageError, "/run is no whole checkpoint", self.load)
+            self.assertRaisesRegex(UsageError, "/run is not a whole checkpoint", self.load)
         pathlib.Path(self.path).write_bytes(whole)
         np.testing.assert_array_equal(self.load()[0], self.state)
 
@@ -87,7 +87,7 @@ class Checkpoint(FolderTest):
         with self.assertRaisesRegex(EvalError, "/nonexistent/heads: cannot be written"):
             write_heads("/nonexistent/heads", {"w": self.state}, "f16")
         os.mkfifo(self.path)
-        with self.assertRaisesRegex(EvalError, "/run: cannot be written: it is no file"):
+        with self.assertRaisesRegex(EvalError, "/run: cannot be written: it is not a file"):
             save(self.path, FACTS, self.state, self.curve)
         self.assertEqual(os.listdir(self.folder), ["run"])
 

@@ -202,7 +202,7 @@ struct sl_peer {
     bool connector;     // we connected, so verbs may start exchanges over it
     uint64_t wanted;    // epoch; 0 when accepted
     uint64_t epoch;     // after HELLO
-    int64_t silence_ns; // without a message for so long, it is lost
+    int64_t silence_ns; // without a message for this long, it is lost
     struct sl_liveness_timer liveness;
     int64_t beat_ns;
     bool beating;         // the last beat is still queued

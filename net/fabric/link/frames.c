@@ -247,7 +247,8 @@ static size_t read_some(struct sl_link *link, void *to, size_t bytes) {
         if (status != SL_OK) {
             link->by_peer = status == SL_ERR_PEER_LOST;
             sl_link_lose(link, status,
-                         link->by_peer ? "the connection was closed" : "what came is not TLS of this connection");
+                         link->by_peer ? "the connection was closed"
+                                       : "the received data is not TLS of this connection");
         }
         return got;
     }
@@ -309,7 +310,7 @@ static size_t read_data(struct sl_link *link) {
 
 static const char *fault_of(const struct sl_link *link, const struct sl_link_prefix *prefix) {
     if (prefix->magic != SL_LINK_MAGIC) {
-        return "what came is not a frame";
+        return "the received data is not a frame";
     }
     if (prefix->header_bytes > SL_LINK_HEADER_MAX || prefix->data_bytes > SL_LINK_DATA_MAX) {
         return "a frame is longer than any may be";

@@ -65,7 +65,7 @@ enum sl_status sl_link_connect(struct sl_links *links, const struct sockaddr *ad
 
 void sl_link_expect(struct sl_link *link, const char *address) {
     if (!sl_identity_split_address(address, link->expected)) {
-        snprintf(link->expected, sizeof link->expected, "%s", address); // no certificate has so long a name
+        snprintf(link->expected, sizeof link->expected, "%s", address); // no certificate has such a long name
     }
 }
 
@@ -123,7 +123,7 @@ void sl_link_end_sends(struct sl_link *link) {
 void sl_link_finish(struct sl_link *link) {
     sl_link_end_sends(link);
     if (link->state == LINK_OPEN) {
-        if (link->ssl) { // tells the peer that this is no truncation
+        if (link->ssl) { // tells the peer that this is not a truncation
             SSL_shutdown(link->ssl);
         }
         link->state = LINK_ENDING;

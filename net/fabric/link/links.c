@@ -18,7 +18,7 @@
 #define N_NEWS      64                   // events taken from the kernel at once
 #define N_ACCEPTS   16                   // per turn
 #define CONNECT_NS  (5 * SL_NS_PER_S)    // for a link to be met
-#define PATIENCE_NS (250 * SL_NS_PER_MS) // a link may take so long to be met while others wait for its slot
+#define PATIENCE_NS (250 * SL_NS_PER_MS) // a link may take this long to be met while others wait for its slot
 #define BACKLOG     1024
 
 // ---- making ----------------------------------------------------------------------------------------------------------

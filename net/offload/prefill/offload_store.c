@@ -63,7 +63,7 @@ static enum sl_status check_remote_kv(const struct sl_offload *offload, const st
     if (n < 0 || n > offload->n_slots || (n < offload->n_slots && n % SL_PAGE_SLOTS != 0) || remote_kv->lease_ms < 1 ||
         remote_kv->window.len == 0 || remote_kv->window.len > SL_TICKET_MAX_BYTES) {
         struct sl_error why;
-        sl_fail(&why, SL_ERR_PEER_CORRUPT, "a remote KV that cannot be");
+        sl_fail(&why, SL_ERR_PEER_CORRUPT, "it describes an impossible remote KV");
         return sl_store_link_fail(link, why.status, &why, err);
     }
     return SL_OK;

@@ -19,7 +19,7 @@
 // --- shares ----------------------------------------------------------------------------------------------------------
 
 #define RETRY_NS (100 * SL_NS_PER_MS) // between two attempts to open a cut connection
-#define TURN_NS  (SL_NS_PER_MS)       // waits so long for one of two stores before polling the other
+#define TURN_NS  (SL_NS_PER_MS)       // waits this long for one of two stores before polling the other
 
 static void destroy(struct sl_source **source) {
     struct sl_remote *r = (struct sl_remote *)*source;

@@ -8,7 +8,7 @@
  *         of connections. So this file defines accept4(), which libgrpc.so then calls instead of the C library's, in
  *         every program that has a server:
  *
- *             listener is no gRPC server's   same result as the C library's
+ *             listener is not a gRPC server's   same result as the C library's
  *             descriptor below the ceiling   gRPC gets it
  *             descriptor at or above it      closed at once with a reset; then the next connection
  *             failure                        EAGAIN, unless the listener itself is at fault: gRPC keeps waiting

@@ -272,7 +272,7 @@ static void *next_of(_Atomic(void *) *known, const char *name) {
     return found;
 }
 
-// Tells what recvmsg() returned. Without room for bytes, which gRPC may ask for, 0 is no end.
+// Tells what recvmsg() returned. Without room for bytes, which gRPC may ask for, 0 is not an end.
 static bool is_end(ssize_t n, const struct msghdr *message) {
     bool has_room = false;
     for (size_t i = 0; n == 0 && i < message->msg_iovlen; i++) {

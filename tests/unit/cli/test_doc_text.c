@@ -458,7 +458,7 @@ static void test_doc_text_folder(void **state) {
     fclose(stream);
     assert_string_equal(text, "==== B.txt ====\n<html>stays\n\n==== b/a.c ====\nint a;\n\n==== b/z.c ====\nint z;\n\n"
                               "==== empty ====\n");
-    assert_non_null(strstr(notes, "code/: 4 text files; skipped: 2 that are no text, 3 others"));
+    assert_non_null(strstr(notes, "code/: 4 text files; skipped: 2 that are not text, 3 others"));
     free(text);
     free(notes);
 

@@ -91,7 +91,7 @@ static struct seen ask(struct sl_local_talk *talk, const char *const *said, size
     return seen;
 }
 
-// Stopped before it said anything, a question is left out; what is asked instead is no continuation of it.
+// Stopped before it said anything, a question is left out; what is asked instead is not a continuation of it.
 static void test_local_talk_goes_on_behind_a_question_that_was_left_out(void **state) {
     (void)state;
     struct temp_folder model = make_model();

@@ -44,7 +44,7 @@ bool is_link(const char *transport);
 // transport: of sl_fabric_config, or "tls": tcp with certificates.
 struct sl_fabric *start_fabric(const char *transport, const char *listen, const char *inject, int64_t heartbeat_ms);
 uint8_t *make_region(struct sl_fabric *fabric, size_t bytes);
-// Its lock, nothing noted yet; what notes events in it, for a grant that is opened otherwise than by
+// Its lock, nothing noted yet; what notes events in it, for a grant that is not opened by
 // open_receive_buffer().
 void init_receive_buffer(struct receive_buffer *receive_buffer);
 extern const struct sl_grant_events receive_buffer_events;

@@ -233,7 +233,7 @@ static void test_bad_arguments_are_refused(void **state) {
                          SL_ERR_INVALID);
         pair.ticket[i] ^= 1;
     }
-    struct receive_buffer receive_buffer; // a grant's ticket is no window's, and the other way round
+    struct receive_buffer receive_buffer; // a grant's ticket is not a window's, and the other way round
     open_receive_buffer(&receive_buffer, pair.owner, pair.memory, 4096, 1000);
     assert_int_equal(sl_fetch_open(pair.connection,
                                    &(struct sl_fetch_plan){.ticket = receive_buffer.ticket,

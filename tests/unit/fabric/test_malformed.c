@@ -206,7 +206,7 @@ static void test_random_messages_are_counted(void **state) {
     stop_pair(&pair);
 }
 
-// Messages about something that is already over are no fault, and nothing happens.
+// Messages about something that is already over are not faults, and nothing happens.
 static void test_late_messages_are_ignored(void **state) {
     (void)state;
     static const enum sl_wire_id ids[] = {SL_WIRE_BEAT,   SL_WIRE_ABORT, SL_WIRE_ANSWER,    SL_WIRE_REPLY,

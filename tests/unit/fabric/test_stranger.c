@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: clients at the fabric's port that are no workers of the cluster: garbage, silence, too many connections, foreign certificates.
+ * Purpose: clients at the fabric's port that are not workers of the cluster: garbage, silence, too many connections, foreign certificates.
  *          None gets in, no process crashes, ships continue meanwhile, and nothing leaks.
  */
 #include "harness.h"
@@ -348,7 +348,7 @@ static void test_who_was_taken_back_gets_nowhere(void **state) {
     struct sl_error err = {0};
     at.files.revoked = at.key;
     assert_int_equal(sl_fabric_create(&config, &fabrics[0], &err), SL_ERR_INVALID);
-    assert_non_null(strstr(err.text, "no file of CRLs"));
+    assert_non_null(strstr(err.text, "not a file of CRLs"));
 }
 
 // Two prefills have nothing to send each other: each side refuses the other. Decodes may be workers of both roles.

@@ -104,7 +104,7 @@ static void test_what_a_claim_must_be(void **state) {
          "{\"iss\":\"https://who\",\"aud\":\"sluice\",\"exp\":1799999970,\"tenant\":\"acme\"}"},
         {SL_OK, "acme", CLAIMS(",\"nbf\":1800000030")},
         {SL_ERR_DENIED, "not good yet", CLAIMS(",\"nbf\":1800000031")},
-        {SL_ERR_DENIED, "nbf is no time", CLAIMS(",\"nbf\":\"soon\"")},
+        {SL_ERR_DENIED, "nbf is not a time", CLAIMS(",\"nbf\":\"soon\"")},
         {SL_ERR_DENIED, "no exp", "{\"iss\":\"https://who\",\"aud\":\"sluice\",\"tenant\":\"acme\"}"},
         {SL_ERR_DENIED, "no exp", "{\"iss\":\"https://who\",\"aud\":\"sluice\",\"exp\":\"never\",\"tenant\":\"acme\"}"},
         {SL_ERR_DENIED, "issuer", "{\"aud\":\"sluice\",\"exp\":1800000100,\"tenant\":\"acme\"}"},
@@ -118,7 +118,7 @@ static void test_what_a_claim_must_be(void **state) {
          "{\"iss\":\"https://who\",\"aud\":\"sluice\",\"exp\":1800000100,\"tenant\":7}"},
         {SL_ERR_NOT_FOUND, "names no tenant",
          "{\"iss\":\"https://who\",\"aud\":\"sluice\",\"exp\":1800000100,\"tenant\":\"../acme\"}"},
-        {SL_ERR_DENIED, "no object", "[1]"},
+        {SL_ERR_DENIED, "not an object", "[1]"},
         {SL_ERR_DENIED, "damaged", "nonsense"},
     };
     char token[4096];
@@ -142,7 +142,7 @@ static void test_what_proves_nothing(void **state) {
     // No signature, and that of a stranger.
     make(token, "{\"alg\":\"none\"}", CLAIMS());
     strcat(token, ".");
-    assert_says(token, SL_ERR_DENIED, "no JSON web token");
+    assert_says(token, SL_ERR_DENIED, "not a JSON web token");
     strcat(token, "AAAA");
     assert_says(token, SL_ERR_DENIED, "not signed");
     make(token, "{\"alg\":\"ES256\"}", CLAIMS());
@@ -183,10 +183,10 @@ static void test_what_proves_nothing(void **state) {
         token[i] = was;
     }
     strcpy(token + n, "=");
-    assert_says(token, SL_ERR_DENIED, "no JSON web token");
+    assert_says(token, SL_ERR_DENIED, "not a JSON web token");
     static const char *const none[] = {"", ".", "..", "a.b", "a.b.", ".b.c", "a.b.c.d", "a b.c.d", "sk-key"};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
-        assert_says(none[i], SL_ERR_DENIED, "no JSON web token");
+        assert_says(none[i], SL_ERR_DENIED, "not a JSON web token");
     }
     memset(token, 'a', sizeof token - 1);
     token[sizeof token - 1] = '\0';

@@ -172,7 +172,7 @@ static void test_capsules_arrive_in_the_device(void **state) {
         memset(f.source + 1000, i, 5000);
         expect(&f, true);
     }
-    expect_failure(&f, BODY / 2, SL_ERR_CANCELLED); // a cancelled arrival is no fault of the network
+    expect_failure(&f, BODY / 2, SL_ERR_CANCELLED); // a cancelled arrival is not a fault of the network
     expect(&f, true);
     stop(&f);
 }

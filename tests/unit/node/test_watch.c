@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: when a thread that has work stands still, and what is no stall. Time is passed in; one test runs the watch itself.
+// Purpose: when a thread that has work stands still, and what is not a stall. Time is passed in; one test runs the watch itself.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -114,7 +114,7 @@ static void test_config_environment_yields_to_the_command_line(void **state) {
     assert_int_equal(config.port, 9);
     assert_int_equal(config.arena_bytes, 2LL << 30);
     assert_true(config.json);
-    assert_string_equal(config.name, "w-0"); // an empty variable is no variable
+    assert_string_equal(config.name, "w-0"); // an empty variable is not a variable
     assert_int_equal(PARSE("--port", "10"), SL_OK);
     assert_int_equal(config.port, 10);
     setenv("SLUICE_PORT", "many", 1);

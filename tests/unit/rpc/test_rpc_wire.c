@@ -32,7 +32,7 @@ static void test_strings_with_a_zero_byte_are_refused_by_field(void **state) {
               "a\0b"),
          "text: "},
         {SPAN("\x0a\x01\0"), "text: "},                     // nothing else in it
-        {SPAN("\x08\x07\x62\x02k\0"), "idempotency_key: "}, // after a field that is no string
+        {SPAN("\x08\x07\x62\x02k\0"), "idempotency_key: "}, // after a field that is not a string
         {SPAN("\x0a\x01"
               "a\x0a\x02"
               "b\0"),

@@ -97,7 +97,7 @@ static void test_output_stop_string_never_shows_not_even_in_part(void **state) {
 
 #define IM_END 2047 // "<|im_end|>"
 
-// Special tokens are no part of the text, but stop strings see them.
+// Special tokens are not part of the text, but stop strings see them.
 static void test_output_stop_string_matches_special_tokens(void **state) {
     struct fixture *fixture = *state;
     static const struct {

@@ -45,7 +45,7 @@ static void test_plugin_without_a_getter_is_refused(void **state) {
     struct sl_error err = {0};
     (void)state;
     assert_int_equal(sl_plugin_load("libm.so.6", &plugin, &err), SL_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "no plugin of Sluice"));
+    assert_non_null(strstr(err.text, "not a plugin of Sluice"));
 }
 
 static void test_plugin_that_is_missing_is_told_how_to_build(void **state) {

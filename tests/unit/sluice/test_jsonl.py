@@ -94,7 +94,7 @@ class Errors(unittest.TestCase):
         bad = [{"prompt": "x", "foo": 1}, {"prompt": "x", "recipe": "h2x"}, {"prompt": [0, 10 ** 6]}, {"max_tokens": 3}, [1],
                {**ASK, "stream": True}, {**ASK, "logprobs": 1}, {"prompt": "x", "temperature": -1}, {"operation": "walk"},
                {"operation": "recipe", "recipe": "h2x"}, {"messages": []}, {"prompt": "x", "max_tokens": 10 ** 6}, {"prompt": []}]
-        said = ["foo", "h2x", "1000000", "prompt is missing", "no object", "stream", "logprobs", "temperature", "operation",
+        said = ["foo", "h2x", "1000000", "prompt is missing", "not an object", "stream", "logprobs", "temperature", "operation",
                 "h2x", "messages", "position", "no tokens"]
         code, lines, _ = run([line for one in bad for line in (one, ASK)])
         self.assertEqual((code, len(lines)), (0, 2 * len(bad)))

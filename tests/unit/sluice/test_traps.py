@@ -154,7 +154,7 @@ class Environment(unittest.TestCase):
         done = run("run", "--local", "--model", MODEL, "-n", "1", env=left)
         self.assertEqual(done.returncode, 2)
         self.assertIn("nothing to read", done.stderr)
-        self.assertIn("SLUICE_PROMPT in the environment is no variable of Sluice's, and ignored\n", done.stderr)
+        self.assertIn("SLUICE_PROMPT in the environment is not a variable of Sluice's, and ignored\n", done.stderr)
 
     def test_few_are_taken(self):
         self.assertIn("no coordinator at 127.0.0.1:2:", run("jobs", env={"SLUICE_COORDINATOR": "127.0.0.1:2"}).stderr)
@@ -175,7 +175,7 @@ class Environment(unittest.TestCase):
                                             ("sluice-kvstore", ["--nope"], "", ""),
                                             ("sluice-kvstore", ["--check"], "SLUICE_TRANSPROT", "SLUICE_TRANSPORT")):
             stderr = run(*words, program=program, env={name: "x"} if name else {}).stderr
-            self.assertEqual("is no variable of Sluice's" in stderr, bool(name), stderr)
+            self.assertEqual("is not a variable of Sluice's" in stderr, bool(name), stderr)
             self.assertIn(f": is {meant} meant?" if name else "", stderr)
         for name in ("SLUICE_ARENA", "SLUICE_BIN", "SLUICE_TEST_SLOWNESS"):  # others' are passed over
             self.assertEqual(run("recipes", env={name: "1"}).stderr, "")

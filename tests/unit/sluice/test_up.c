@@ -304,7 +304,7 @@ static void test_up_refuses_half_a_disk(void **state) {
     } cases[] = {
         {{"--disk-bytes", "16M", NULL}, "--disk-bytes is for --disk DIR or --state DIR", 2},
         {{"--state", "/tmp/sluice-test-never", "--disk", "/tmp/sluice-test-never", NULL}, "give it or them", 2},
-        {{"--state", "/dev/null/folder", NULL}, "/dev/null: is no folder", 1},
+        {{"--state", "/dev/null/folder", NULL}, "/dev/null: is not a folder", 1},
         {{"--disk", "/tmp/sluice-test-never", "--disk-bytes", "16M", "--kvstore", "0", NULL}, "--kvstore 0", 2},
         {{"--disk", "/nonexistent/disk", "--disk-bytes", "16M", NULL}, "/nonexistent/disk: cannot be made", 1},
     };

@@ -171,11 +171,11 @@ static void test_revocation_is_by_the_authority_alone(void **state) {
     refused("");
     free(text);
     temp_folder_write_text(&folder, "revoked.pem", "");
-    refused("no file of CRLs");
+    refused("not a file of CRLs");
     text = text_of("worker-a.pem", &bytes);
     temp_folder_write_text(&folder, "revoked.pem", text);
     free(text);
-    refused("no file of CRLs");
+    refused("not a file of CRLs");
     assert_int_equal(remove(list), 0);
     refused("No such file");
 }

@@ -9,7 +9,7 @@
  *         zeros: unwritten memory may hold infinities, which a weight of 0 does not remove. Codes become bf16 of the same bits
  *         by the tables of avx512_codec.h, two rows at a time.
  *
- * Not here: f32 pages, which must not be rounded, and head sizes that are no multiple of 32. The kernels of tier avx512
+ * Not here: f32 pages, which must not be rounded, and head sizes that are not multiples of 32. The kernels of tier avx512
  * take those.
  */
 #include "engine/tensor/cpu/attention/avx512_kv.h"

@@ -111,7 +111,7 @@ bool sl_kv_attend_fold(struct sl_stream *stream, const struct sl_attend *args, c
 void sl_kv_add_stats(const struct sl_attend *args, int head, uint32_t page, const struct sl_fold *what,
                      sl_kv_page_stats stats);
 
-// Returns true where the page keeps the plane; -1 is no plane. Packed pages may have dropped their state.
+// Returns true where the page keeps the plane; -1 is not a plane. Packed pages may have dropped their state.
 static inline bool sl_kv_has_plane(const struct sl_page_layout *layout, int plane) {
     return plane >= 0 && plane < layout->n_states;
 }

@@ -264,7 +264,8 @@ static void test_stranger_is_lost_with_the_reason(void **state) {
     }
     assert_int_equal(receiver.n_lost, 1);
     assert_int_equal(n_arrived, 0);
-    assert_non_null(strstr(receiver.text, strcmp(kind, "tls") == 0 ? "http request" : "what came is not a frame"));
+    assert_non_null(
+        strstr(receiver.text, strcmp(kind, "tls") == 0 ? "http request" : "the received data is not a frame"));
     assert_int_equal(receiver.lost, strcmp(kind, "tls") == 0 ? SL_ERR_PEER_LOST : SL_ERR_PEER_CORRUPT);
     close(fd);
 }

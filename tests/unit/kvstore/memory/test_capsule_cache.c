@@ -386,7 +386,7 @@ static void test_capsule_cache_documents_keep_half_of_the_arena(void **state) {
         make_tokens(2000 + (int)i, 0, tokens);
         assert_int_equal(put(fixture, tokens, false, i < 2 ? &more[n + i] : &id), SL_OK);
     }
-    sl_protected_set(protected, more, n + 2); // the third one is no document
+    sl_protected_set(protected, more, n + 2); // the third one is not a document
     assert_true(sl_capsule_cache_evict_one(fixture->capsule_cache, INT64_MAX));
     assert_false(sl_capsule_cache_has(fixture->capsule_cache, &list[first_left + 1]));
     assert_true(sl_capsule_cache_has(fixture->capsule_cache, &id));

@@ -252,7 +252,7 @@ static void test_segments_after_a_missing_one_are_forgotten(void **state) {
     assert_int_equal(n_files(fixture), 0);
 }
 
-// A document is exported before its last segment is back: that segment's file is no damaged capsule.
+// A document is exported before its last segment is back: that segment's file is not a damaged capsule.
 static void test_a_segment_on_disk_is_not_taken_for_a_capsule(void **state) {
     struct fixture *fixture = *state;
     const struct sl_document_remote_kv one = document(fixture, &a);

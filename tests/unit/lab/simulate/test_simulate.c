@@ -69,9 +69,9 @@ static void test_a_damaged_table_is_refused(void **state) {
     static const struct {
         const char *prefill, *recipe, *says;
     } cases[] = {
-        {"[]", "full", "no grid"},
-        {"[[1, 0, 1], [2, 5, 1]]", "full", "no grid"},
-        {"[[1, 0, 1], [1, 0, 1]]", "full", "no grid"},
+        {"[]", "full", "not a grid"},
+        {"[[1, 0, 1], [2, 5, 1]]", "full", "not a grid"},
+        {"[[1, 0, 1], [1, 0, 1]]", "full", "not a grid"},
         {"[[1, 0, 1], [2, 0, 0]]", "full", "row 2"},
         {"[[1, 0, \"a\"]]", "full", "row 1"},
         {"[[0, 0, 1], [2, 0, 1]]", "full", "row 1"},

@@ -178,7 +178,7 @@ static unsigned char random_byte(void) {
     return (unsigned char)(state >> 56);
 }
 
-// Makes a block of random codes whose scales are no infinities.
+// Makes a block of random codes whose scales are not infinities.
 static void random_block(const struct sl_block_type *type, unsigned char *block) {
     for (size_t i = 0; i < type->bytes; i++) {
         block[i] = random_byte();

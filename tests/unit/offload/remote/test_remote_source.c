@@ -43,7 +43,7 @@ static void release(void *arg) {
     free(arg);
 }
 
-// On the progress thread, which a test may keep for so small an answer.
+// On the progress thread, which a test may keep for an answer this small.
 static void on_question(void *arg, struct sl_fabric_incoming *question) {
     struct store *store = arg;
     struct sl_near_request head;

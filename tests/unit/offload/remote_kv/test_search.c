@@ -75,7 +75,7 @@ static void test_search_finds_what_sorting_finds(void **state) {
     }
 }
 
-// Ascending scores make every token a candidate, equal ones none but the first; then what is no number.
+// Ascending scores make every token a candidate, equal ones none but the first; then what is not a number.
 static void test_search_of_extremes(void **state) {
     (void)state;
     enum { N = 90000, D = 8 }; // more than a query keeps scores of
