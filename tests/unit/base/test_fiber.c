@@ -20,6 +20,7 @@
 #include "base/fiber/bell.h"
 #include "base/fiber/fiber.h"
 #include "base/locals.h"
+#include "base/locked.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -255,13 +256,17 @@ static void note_runner(void *arg) {
     end();
 }
 
-static void note_runner_later(void *arg) {
+static void await_ring(void) {
     pthread_mutex_lock(&shared.mutex);
     shared.n_waiting++;
     while (shared.n_rung < shared.n_waiting) {
         sl_bell_wait(&shared.changed, &shared.mutex, SL_NO_DEADLINE);
     }
     pthread_mutex_unlock(&shared.mutex);
+}
+
+static void note_runner_later(void *arg) {
+    await_ring();
     note_runner(arg);
 }
 
@@ -272,7 +277,19 @@ static bool is_waiting(int n) {
     return waits;
 }
 
-// Unless it is suspended so long that a carrier is called.
+// Runs the fiber that waits, the n-th one, on this thread, unless that is suspended so long that a carrier is called.
+static void run_waiting(int n, void (*computes_fn)(void)) {
+    while (!is_waiting(n)) {
+        sl_sleep_ms(1);
+    }
+    sl_carrier_begin(computes_fn);
+    assert_null(sl_fiber_current());
+    pthread_mutex_lock(&shared.mutex);
+    shared.n_rung = n;
+    sl_bell_ring(&shared.changed, &shared.mutex, 1);
+    sl_carrier_end();
+}
+
 static void test_a_thread_runs_the_fiber_that_it_makes_ready(void **state) {
     (void)state;
     const int64_t end_ns = sl_deadline_in_ms(WAIT_MS);
@@ -280,14 +297,7 @@ static void test_a_thread_runs_the_fiber_that_it_makes_ready(void **state) {
     do {
         assert_true(sl_now_ns() < end_ns);
         start(note_runner_later, NULL);
-        for (n++; !is_waiting(n); sl_sleep_ms(1)) {
-        }
-        sl_carrier_begin(NULL);
-        assert_null(sl_fiber_current());
-        pthread_mutex_lock(&shared.mutex);
-        shared.n_rung = n;
-        sl_bell_ring(&shared.changed, &shared.mutex, 1);
-        sl_carrier_end();
+        run_waiting(++n, NULL);
         wait_for_ends(n);
     } while (!pthread_equal(runner, pthread_self()));
     sl_carrier_begin(NULL);
@@ -336,6 +346,7 @@ static void count_computing(void) {
 }
 
 static void compute(void *arg) {
+    await_ring();
     sl_fiber_compute();
     sl_fiber_compute();
     note_runner(arg);
@@ -349,43 +360,65 @@ static void test_a_thread_learns_that_its_fiber_computes(void **state) {
     do {
         assert_true(sl_now_ns() < end_ns);
         n_computed = 0;
-        sl_carrier_begin(count_computing);
         start(compute, NULL);
-        sl_carrier_end();
-        wait_for_ends(++n);
+        run_waiting(++n, count_computing);
+        wait_for_ends(n);
     } while (!pthread_equal(runner, pthread_self()));
     assert_int_equal(n_computed, 1);
 }
 
-static pthread_t first_runner, second_runner;
+static struct {
+    struct sl_bell opened;
+    pthread_t runners[2];
+    int n_runners;
+} yielding; // under the mutex
+
+// Lock held.
+static void note_turn(void) {
+    yielding.runners[yielding.n_runners++] = pthread_self();
+    pthread_mutex_unlock(&shared.mutex);
+    end();
+}
 
 static void come_first(void *arg) {
-    first_runner = pthread_self();
-    *(int *)arg = ++shared.turn;
-    end();
+    pthread_mutex_lock(&shared.mutex);
+    while (!shared.open) {
+        sl_bell_wait(&yielding.opened, &shared.mutex, SL_NO_DEADLINE);
+    }
+    *(bool *)arg = yielding.n_runners == 0;
+    note_turn();
 }
 
 static void yield_to(void *arg) {
-    start(come_first, arg);
+    (void)arg;
+    await_ring();
+    pthread_mutex_lock(&shared.mutex);
+    shared.open = true;
+    sl_bell_ring(&yielding.opened, &shared.mutex, 1);
     sl_fiber_yield();
-    second_runner = pthread_self();
-    ((int *)arg)[1] = ++shared.turn;
-    end();
+    pthread_mutex_lock(&shared.mutex);
+    note_turn();
 }
 
-// Unless it is suspended so long that a carrier is called.
 static void test_a_fiber_that_yields_lets_the_ready_ones_run_first(void **state) {
     (void)state;
     const int64_t end_ns = sl_deadline_in_ms(WAIT_MS);
-    int turns[2], n = 0;
+    bool was_first = false;
+    int n = 0;
     do {
         assert_true(sl_now_ns() < end_ns);
-        sl_carrier_begin(NULL);
-        start(yield_to, turns);
-        sl_carrier_end();
-        wait_for_ends(n += 2);
-    } while (!pthread_equal(first_runner, pthread_self()) || !pthread_equal(second_runner, pthread_self()));
-    assert_int_equal(turns[0] + 1, turns[1]);
+        yielding.n_runners = 0;
+        shared.open = false;
+        start(come_first, &was_first);
+        for (bool waits = false; !waits; sl_sleep_ms(1)) {
+            SL_WITH_LOCK(&shared.mutex, waits = yielding.opened.waiters != NULL);
+        }
+        start(yield_to, NULL);
+        run_waiting(++n, NULL);
+        wait_for_ends(2 * n);
+    } while (!pthread_equal(yielding.runners[0], pthread_self()) ||
+             !pthread_equal(yielding.runners[1], pthread_self()));
+    assert_true(was_first);
     sl_fiber_yield(); // does nothing on a thread
 }
 
