@@ -47,7 +47,7 @@ static void test_protected_has_what_was_set_last(void **state) {
     assert_true(sl_protected_is_known(NULL));
 }
 
-// What was found in the set is not searched again before the set changes, and the coordinator sends the same one each time.
+// The set has a version: users search it again only after a change, and the coordinator sends the same set each time.
 static void test_protected_has_a_version_for_each_set(void **state) {
     (void)state;
     struct sl_protected *protected = NULL;
