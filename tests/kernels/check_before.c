@@ -224,8 +224,46 @@ static void test_avx512vnni_has_the_bits_of_avx512(void **state) {
     }
 }
 
+// Tiers whose elements are f32 multiply few vectors by codes as they decode them, and more by a tile: up to 24 and above that.
+static void check_few_vectors(const struct sl_ops *ops, const struct part_case *a) {
+    struct setup s;
+    case_open(a, ops, &s);
+    ops->attend(NULL, &s.args, 1);
+    size_t row = (size_t)a->n_heads * (size_t)a->d;
+    for (int m = 1; m * a->n_heads / a->n_kv_heads <= 6; m++) { // the last rows alone
+        struct sl_attend few = s.args;
+        few.q += (size_t)(a->m - m) * row;
+        few.m = m;
+        few.out = take((size_t)m * row * sizeof(float));
+        few.lse = NULL;
+        ops->attend(NULL, &few, 1);
+        assert_memory_equal(few.out, s.args.out + (size_t)(a->m - m) * row, (size_t)m * row * sizeof(float));
+        free(few.out);
+    }
+    case_close(&s);
+}
+
+static void test_few_vectors_of_codes_have_the_bits_of_many(void **state) {
+    (void)state;
+    for (const char *const *name = tested(); *name != NULL; name++) {
+        bool has_f32 = strcmp(*name, "avx512") == 0 || strcmp(*name, "avx512vnni") == 0;
+        for (size_t f = 0; has_f32 && f < sizeof code_formats / sizeof code_formats[0]; f++) {
+            for (int group = 1; group <= 6; group++) {
+                for (int d = 32; d <= 128; d *= 2) { // 32: groups of half a page's slots
+                    for (int m = 7; m <= 25; m += 18) {
+                        const struct part_case a = {SL_KV_F16, code_formats[f], 2 * group, 2, d,
+                                                    m,         {230, 190},      {3, 2},    0};
+                        check_few_vectors(tier(*name), &a);
+                    }
+                }
+            }
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_few_vectors_of_codes_have_the_bits_of_many),
         cmocka_unit_test(test_avx512vnni_has_the_bits_of_avx512),
         cmocka_unit_test(test_attend_in_parts_gives_the_bits_of_one_attend),
         cmocka_unit_test(test_attend_before_does_not_depend_on_the_team_or_the_step),

@@ -8,13 +8,15 @@
  *     load_queries                    a sl_load_queries_fn that writes elements
  *     elements_of_rows(tile, n_strips, strip_rows, n_rows)    makes elements of a tile of f32, in place
  *     keys_from_codes(layout, page, next, tile), values_from_codes(layout, page, next, n, tile)
- *                     write elements of a page without a tile of f32; false: the tier has no way for the format
+ *                     pairs alone: write elements of a page without a tile of f32; false: the tier has no way for the format
+ *     multiply_codes(p, r, format)    the product of up to ROWS rows of A with rows of codes, from p->c = 0 or times its
+ *                     factor, without a tile; p->b is not read. false: the tier has no way for them
  *     store_weights(x, weights_out)   writes 64 weights as elements; returns their sum, lane by lane
  *
  * Design: a kernel is up to 6 vectors by 4 strips, 24 sums in registers: 4 loads and 6 broadcasts feed 24
  *         multiply-adds, which are the bottleneck. With few vectors (a decode step) memory is: the next page is prefetched
  *         while a page is worked on, and one tile holds the page's keys until there are weights, then its values. Tiles of
- *         128 channels fit the first-level cache alone, and not together.
+ *         128 channels fit the first-level cache alone, and not together. Codes that a kernel's vectors read once need none.
  */
 #pragma once
 
@@ -60,9 +62,11 @@ static void multiply(const struct sl_avx2_product *p, int row_begin, int row_end
 static void load_keys_of(const struct sl_attend *args, const struct sl_slot_angles *angles, int head, uint32_t page,
                          const char *next, struct sl_page_angles *of_page, float *tile) {
     const struct sl_kv *kv = &args->heads.kv[head];
+#if ROWS_AN_ELEMENT > 1
     if (angles == NULL && keys_from_codes(sl_kv_page_layout(kv, page), kv->pages[page], next, tile)) {
         return;
     }
+#endif
     sl_avx512_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], next, tile);
     if (angles != NULL) {
         sl_avx512_rotate_keys(angles, of_page, page, tile);
@@ -151,10 +155,37 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
 
 static void load_values_of(const struct sl_kv *kv, uint32_t page, const char *next, int n_slots, float *tile) {
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
-    if (!values_from_codes(layout, kv->pages[page], next, (size_t)n_slots, tile)) {
-        sl_avx512_fill_values(layout, kv->pages[page], next, n_slots, tile);
-        elements_of_rows(tile, sl_avx2_n_strips(layout->head_dim), SL_PAGE_SLOTS, (size_t)n_slots);
+#if ROWS_AN_ELEMENT > 1
+    if (values_from_codes(layout, kv->pages[page], next, (size_t)n_slots, tile)) {
+        return;
     }
+#endif
+    sl_avx512_fill_values(layout, kv->pages[page], next, n_slots, tile);
+    elements_of_rows(tile, sl_avx2_n_strips(layout->head_dim), SL_PAGE_SLOTS, (size_t)n_slots);
+}
+
+// Does what load_keys_of() and score() do for n vectors.
+static bool score_codes(const struct sl_kv_block *b, uint32_t page, const char *next, const float *q, int n,
+                        float *scores) {
+    const struct sl_kv *kv = &b->args->heads.kv[b->head];
+    const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
+    if (n > ROWS || b->angles != NULL || !sl_kv_format_is_quantized(layout->k_format)) {
+        return false;
+    }
+    const struct sl_avx2_product qk = {q, (size_t)layout->head_dim, NULL, 0, scores, SL_PAGE_SLOTS, NULL};
+    const struct sl_coded_rows r = sl_coded_keys(layout, kv->pages[page], next);
+    return multiply_codes(&qk, &r, layout->k_format, n);
+}
+
+// Multiplies the weights of n vectors by the page's values, as load_values_of() and multiply() do.
+static bool add_codes(const struct sl_avx2_product *pv, const struct sl_kv *kv, uint32_t page, const char *next, int n,
+                      int n_slots) {
+    const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
+    if (n > ROWS || !sl_kv_format_is_quantized(layout->v_format)) {
+        return false;
+    }
+    const struct sl_coded_rows r = sl_coded_values(layout, kv->pages[page], next, (size_t)n_slots);
+    return multiply_codes(pv, &r, layout->v_format, n);
 }
 
 // Adds one page to the vectors of a block, some at a time, so that their scores stay in the first-level cache. Slots that
@@ -169,26 +200,35 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
     const char *next = sl_kv_next_page(kv, page, page_end);
     bool few = end - begin <= NEAR; // they need the keys no more when they need the values
     float *keys = few ? s->v : s->k;
-    load_keys_of(b->args, b->angles, b->head, page, next, &s->of_page, keys);
     if (!few) {
+        load_keys_of(b->args, b->angles, b->head, page, next, &s->of_page, keys);
         load_values_of(kv, page, next, n_page, s->v);
     }
     const size_t q_stride = (size_t)d / ROWS_AN_ELEMENT, out_stride = (size_t)n_strips * SL_STRIP;
     for (int v = begin, n; v < end; v += n) {
         n = end - v < NEAR ? end - v : NEAR;
         float *scores = b->kept != NULL ? sl_kv_kept(b, page) + (size_t)v * SL_PAGE_SLOTS : s->scores;
-        score(s->q + (size_t)v * q_stride, keys, (size_t)d, 0, n, n_page, scores);
+        const float *q = s->q + (size_t)v * q_stride;
+        if (!few || !score_codes(b, page, next, q, n, scores)) {
+            if (few) {
+                load_keys_of(b->args, b->angles, b->head, page, next, &s->of_page, keys);
+            }
+            score(q, keys, (size_t)d, 0, n, n_page, scores);
+        }
         for (int r = 0, count; r < n; r += count) {
             size_t at = (size_t)r * SL_PAGE_SLOTS;
             count = n - r < TOGETHER ? n - r : TOGETHER;
             softmaxes[count - 1](b, page, v + r, scores + at, s->scores + at, s);
         }
-        if (few) {
-            load_values_of(kv, page, next, n_page, s->v);
-        }
         const struct sl_avx2_product pv = {
             s->scores,  SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS / ROWS_AN_ELEMENT, s->out + (size_t)v * out_stride,
             out_stride, s->factors + v};
+        if (few && add_codes(&pv, kv, page, next, n, n_page)) {
+            continue;
+        }
+        if (few) {
+            load_values_of(kv, page, next, n_page, s->v);
+        }
         multiply(&pv, 0, n, n_strips, 0, ((size_t)n_page + ROWS_AN_ELEMENT - 1) / ROWS_AN_ELEMENT);
     }
 }

@@ -48,13 +48,12 @@ static inline __attribute__((always_inline)) void values_from_16_bits(const uint
     }
 }
 
-// Groups are whole strips.
-static inline __attribute__((always_inline)) void from_codes(const struct sl_coded_rows *r, enum sl_kv_format format,
-                                                             float *tile) {
+// Groups are in_group strips: a constant, because a loop over strips would cost as much as their codes.
+static inline __attribute__((always_inline)) void from_groups(const struct sl_coded_rows *r, size_t in_group,
+                                                              enum sl_kv_format format, float *tile) {
     _Alignas(64) float wide[SL_WIDE_PAIRS];
     const float *pair = wide;
-    size_t strips = r->columns / SL_STRIP, in_group = r->group / SL_STRIP,
-           row_bytes = sl_row_bytes((int)r->columns, sl_kv_format_bits(format));
+    size_t strips = r->columns / SL_STRIP, row_bytes = sl_row_bytes((int)r->columns, sl_kv_format_bits(format));
     sl_avx512_widen_pairs(r, wide);
     for (size_t row = 0; row < r->n; row++, tile += SL_STRIP) {
         const uint8_t *codes = r->codes + row * row_bytes;
@@ -63,10 +62,21 @@ static inline __attribute__((always_inline)) void from_codes(const struct sl_cod
         }
         for (size_t first = 0; first < strips; first += in_group, pair += 2) {
             const struct sl_avx512_codebook b = sl_avx512_codebook(pair, format);
-            for (size_t n = first; n < first + in_group; n++) {
-                _mm512_store_ps(tile + n * r->strip_rows * SL_STRIP, sl_avx512_decode16(codes, n, format, &b));
+            SL_UNROLL
+            for (size_t i = 0; i < in_group; i++) {
+                _mm512_store_ps(tile + (first + i) * r->strip_rows * SL_STRIP,
+                                sl_avx512_decode16(codes, first + i, format, &b));
             }
         }
+    }
+}
+
+static inline __attribute__((always_inline)) void from_codes(const struct sl_coded_rows *r, enum sl_kv_format format,
+                                                             float *tile) {
+    if (r->group == SL_PAGE_SLOTS) {
+        from_groups(r, SL_PAGE_STRIPS, format, tile);
+    } else {
+        from_groups(r, r->group / SL_STRIP, format, tile);
     }
 }
 

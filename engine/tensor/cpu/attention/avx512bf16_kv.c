@@ -31,6 +31,12 @@ static bool covers(const struct sl_attend *args) {
     return rounds;
 }
 
+static bool multiply_codes(const struct sl_avx2_product *p, const struct sl_coded_rows *r, enum sl_kv_format format,
+                           int n) {
+    (void)p, (void)r, (void)format, (void)n; // rows are read in pairs
+    return false;
+}
+
 // --- pairs -----------------------------------------------------------------------------------------------------------
 
 // Writes q as bf16 [n][d].

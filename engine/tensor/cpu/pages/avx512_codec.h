@@ -108,7 +108,41 @@ static inline __attribute__((always_inline)) __m512i sl_avx512_spread64(const ui
     return _mm512_multishift_epi64_epi8(spread->bits, _mm512_permutexvar_epi8(spread->bytes, _mm512_loadu_si512(at)));
 }
 
+#else
+
+struct sl_avx512_spread {
+    char none;
+};
+
+static inline struct sl_avx512_spread sl_avx512_spread(enum sl_kv_format format) {
+    (void)format;
+    return (struct sl_avx512_spread){0};
+}
+
 #endif
+
+// Decodes a group of 64 codes, sixteen to a register. pair: scale and zero; spread: sl_avx512_spread(format).
+static inline __attribute__((always_inline)) void sl_avx512_decode64(const uint8_t *codes, const float *pair,
+                                                                     enum sl_kv_format format,
+                                                                     const struct sl_avx512_spread *spread,
+                                                                     __m512 x_out[4]) {
+    const struct sl_avx512_codebook b = sl_avx512_codebook(pair, format);
+#if defined(__AVX512VBMI__)
+    if (sl_avx512_looks_up(format)) {
+        const __m512i bytes = sl_avx512_spread64(codes, spread);
+        SL_UNROLL
+        for (unsigned i = 0; i < 4; i++) { // the permutation reads the low four bits
+            x_out[i] = _mm512_permutexvar_ps(_mm512_srli_epi32(bytes, 8 * i), b.values);
+        }
+        return;
+    }
+#endif
+    (void)spread;
+    SL_UNROLL
+    for (size_t i = 0; i < 4; i++) {
+        x_out[i] = sl_avx512_decode16(codes, i, format, &b);
+    }
+}
 
 // --- bf16 ------------------------------------------------------------------------------------------------------------
 
