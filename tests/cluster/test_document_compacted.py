@@ -175,5 +175,25 @@ def test_a_chat_is_cut_before_what_follows_the_text():
         assert shown.returncode == 0 and os.path.getsize(page) > 10000, shown
 
 
+def local(command, *words, lines=""):
+    run = subprocess.run([os.path.join(BIN, "sluice"), command, "--local", "-n", "2", *words], input=lines, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run
+    return run.stderr
+
+
+def test_one_process_tells_of_texts_that_are_longer_than_a_recipe_holds_at():
+    said = "for questions that come later, the recipe was measured to hold up to 2048 tokens: at 8192 it lost "
+    questions = ("--ship-at-most", "10", "--question", FACT, "--question", "And?")
+    with tempfile.TemporaryDirectory() as folder:
+        for text, cautions in ((document(9000), 1), (document(4000), 0)):
+            path = os.path.join(folder, "text")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            assert local("run", "--model", MODEL, "--prompt-file", path, *questions).count(f"tokens: {said}") == cautions, len(text)
+    with chatting_model() as model:  # once, by the turn that reads it
+        err = local("chat", "--model", model, "--ship-at-most", "10", lines=f"Hello?\n{document(9000)}\nAnd?\n".replace(". ", ".  "))
+        assert err.count(f"were read: {said}") == 1, err
+
+
 if __name__ == "__main__":
     raise SystemExit(run_tests(globals()))
