@@ -47,7 +47,7 @@ static void test_protected_has_what_was_set_last(void **state) {
     assert_true(sl_protected_is_known(NULL));
 }
 
-// The set has a version: users search it again only after a change, and the coordinator sends the same set each time.
+// The version changes with the set alone: the coordinator sends the same one again and again.
 static void test_protected_has_a_version_for_each_set(void **state) {
     (void)state;
     struct sl_protected *protected = NULL;
