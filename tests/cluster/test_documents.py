@@ -321,7 +321,7 @@ def test_what_is_refused_says_why_and_leaves_nothing():
         assert "evicts" in refused(invalid, lambda: add(acme, "a", recipe="snapkv,budget=256"))
         assert "positions" in refused(invalid, add, acme, "a", document(30000) * 4)
         assert "text:" in refused(invalid, add, acme, "a", "")
-        assert "no document" in refused(invalid, add, acme, "a", "short")
+        assert "not a document" in refused(invalid, add, acme, "a", "short")
         assert "tokenized" in refused([grpc.StatusCode.DEADLINE_EXCEEDED], lambda: add(acme, "a", document(30000), deadline_ms=1))
         add(acme, "gpl")
         assert "is taken" in refused(exists, add, acme, "gpl", document(3000))

