@@ -67,7 +67,7 @@ def arguments():
     parser.add_argument("--since", metavar="COMMIT", help="plant bugs only in lines that changed since then")
     parser.add_argument("--tests", metavar="REGEX", default="^unit_", help="unit tests that may be chosen from")
     parser.add_argument("--only", metavar="REGEX", default="", help="sample only files whose path contains this")
-    parser.add_argument("--most", type=float, default=60, metavar="SECONDS", help="seconds of unit tests a bug, as they take without one (60)")
+    parser.add_argument("--most", type=float, default=60, metavar="SECONDS", help="most seconds of unit tests for each bug, by their time without bugs (60)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="bugs at a time, each in a copy of its own (1)")
     parser.add_argument("--work", default=os.path.join(ROOT, "build-mutate"), metavar="DIR", help="where to build (build-mutate)")
     parser.add_argument("--resume", action="store_true", help="skip what has a result")

@@ -89,7 +89,7 @@ static enum sl_status skip_section(struct reader *r) {
 static enum sl_status check_twice(struct reader *r, const char *name, bool own) {
     for (size_t i = 0; i < r->file.n; i++) {
         SL_FAIL_IF(r->file.lines[i].own == own && strcmp(r->file.lines[i].name, name) == 0, r->err, SL_ERR_INVALID,
-                   "%s:%d: %s stands in line %d already", r->path, line_of(r), name, r->file.lines[i].line);
+                   "%s:%d: %s is already set in line %d", r->path, line_of(r), name, r->file.lines[i].line);
     }
     return SL_OK;
 }

@@ -13,7 +13,7 @@ static enum sl_status read_key(const Etcdserverpb__KeyValue *pair, const char *k
                pair->create_revision, pair->value.len);
     for (size_t i = 0; i < pair->value.len; i++) {
         SL_FAIL_IF(pair->value.data[i] <= ' ' || pair->value.data[i] > '~', err, SL_ERR_PEER_CORRUPT,
-                   "%.100s: what stands there is no address", key);
+                   "%.100s: its value is not an address", key);
     }
     *key_out = (struct sl_leader_key){.term = pair->create_revision, .lease = pair->lease};
     memcpy(key_out->holder, pair->value.data, pair->value.len);

@@ -62,7 +62,7 @@ static const struct sl_program program = {
               "dense preference  attention outside of each query's top 5% of slots: 0 where few slots have it all\n"
               "first, last       share of the attention on the first 1, 4, 64 slots (sinks) and on the newest 64\n"
               "slots 90, 95, 99  the smallest share of the slots that holds this percentage of the attention\n"
-              "effective         exp of the entropy: as many slots, equally attended, would have the same\n"
+              "effective         exp of the entropy: the number of slots that have it if all are attended equally\n"
               "Layer 0 is always dense: no layer before it can predict its query. --json has every KV "
               "head.\n" SL_EXIT_CODES_HELP,
     SL_OPTIONS(options),

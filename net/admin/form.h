@@ -15,7 +15,7 @@
 
 #define SL_HTTP_HOST_BYTES 256
 
-struct sl_http_line { // the target as it stands in the request line
+struct sl_http_line { // the target as in the request line
     const char *path; // in the daemon's buffer; NULL: not seen
     size_t n;
     char host[SL_HTTP_HOST_BYTES]; // of a target "http://HOST/PATH", which replaces the Host header; "": a path alone

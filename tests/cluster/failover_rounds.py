@@ -22,7 +22,7 @@ AWAY = 1  # seconds that etcd is away after no coordinator leads any more
 
 
 def strike(how, cluster, etcd):
-    """Returns what undoes it."""
+    """Causes the failure. Returns a function that undoes it."""
     leader = cluster.wait_for_leader()
     if how in ("etcd stops", "majority lost"):
         which = [0, 1, 2] if how == "etcd stops" else random.sample(range(3), 2)

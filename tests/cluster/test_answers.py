@@ -243,7 +243,7 @@ def test_a_chat_is_rendered_by_the_models_template():
             ask = lambda **prompt: cluster.answer(
                 inference.GenerateRequest(max_new_tokens=12, stop=["."], recipe="full", **prompt))
             finished, events = ask(chat=chat)
-            # The begin token is the template's own, so that it stands there once, as it does before a text.
+            # The begin token is the template's own, so that the prompt has it once, as a text does.
             plain, plain_events = ask(text=f"{system}\n{user}\n")
             assert finished.statistics.n_prompt_tokens == plain.statistics.n_prompt_tokens
             assert tokens(events) == tokens(plain_events) != []

@@ -145,7 +145,7 @@ def beginning_of_a_document(fingerprint, text_bytes):
 
 
 def test_a_tenant_has_its_share_of_the_memory_of_calls_that_wait():
-    """Jobs that wait with their texts, and files whose texts do not come, leave memory for requests of others."""
+    """Jobs that wait with their texts, and files whose texts do not arrive, leave memory for requests of others."""
     with certificates("client/greedy", "client/victim") as made, \
             Cluster(certificates=made, coordinator_args=["--request-memory", "1M", "--max-jobs", "2"]) as cluster, \
             cluster.channel_of("client/greedy") as greedy, cluster.channel_of("client/victim") as victim:

@@ -3,8 +3,8 @@
  * Purpose: libFuzzer target for chat templates: whatever the template and the messages are, rendering ends, gives
  * well-formed UTF-8 or an error with a text, and gives the same again.
  *
- * Design: the input is a template; after a zero byte may follow a conversation as a JSON list of strings, of which every
- * other is a role.
+ * Design: the input is a template. A zero byte and a conversation may follow it: a JSON list of strings, in which roles
+ * and texts alternate.
  */
 #include <jansson.h>
 #include <stdlib.h>

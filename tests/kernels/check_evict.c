@@ -4,7 +4,7 @@
  *          every tier, and times it and value_change (--time). See check_value_change.c for that.
  *
  * Design: the expected values are f64 over read_rows(), so that they hold for every page format; where the papers' own
- *         numbers are known (two dimensions), they stand in the first channels of keys that are zero elsewhere.
+ *         numbers are known (two dimensions), they are in the first channels of keys that are zero elsewhere.
  */
 #include "tests/kernels/evict_fixture.h"
 #include "tests/stream.h"

@@ -51,5 +51,5 @@ enum sl_status sl_chat_template_render(const struct sl_chat_template *chat_templ
                                        char **text_out, struct sl_error *err);
 
 // Returns true if the template may treat messages of this role on their own: the role is "system", "user" or "assistant", or
-// stands in quotes in the template. Many templates write any other role as it is, special tokens included.
+// is in quotes in the template. Many templates write any other role as it is, special tokens included.
 bool sl_chat_template_knows_role(const struct sl_chat_template *chat_template, const char *role);

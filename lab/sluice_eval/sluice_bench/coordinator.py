@@ -124,7 +124,7 @@ class Cell:
                 process.kill()
                 raise
         if not line:
-            raise EvalError("the clients failed; what they said stands above")
+            raise EvalError("the clients failed; their output is above")
         found = json.loads(line)
         self._is_void = found["lag_ms_p99"] > LAG_SHARE * found["latency_ms_p50"]
         self._print(f"{name}, clients' lag p99", found["lag_ms_p99"], "ms")

@@ -94,7 +94,7 @@ static void test_child_loading_lines_are_taken(void **state) {
     child = shell("x", "sleep 0.1; echo loading done=11 total=10 >&2; echo loading done=11 total=10"); // at most all
     text = pump_to_end(&child);
     assert_string_equal(text,
-                        "x            | loading done=11 total=10\n"); // what stands on standard error is not a report
+                        "x            | loading done=11 total=10\n"); // standard error has no reports
     free(text);
     assert_int_equal(child.done_bytes, 10);
     sl_child_cleanup(&child);

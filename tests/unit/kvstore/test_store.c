@@ -321,7 +321,7 @@ static void test_store_answers_as_a_remote_kv_of_this_process(void **state) {
     struct asker asker;
     open_asker(&asker, &stores[0]);
     for (int i = 0; i < 20; i++) {
-        ask_topk(&asker, i, (uint64_t)i + 1); // what follows brings only what is new
+        ask_topk(&asker, i, (uint64_t)i + 1); // a later answer has only what is new
     }
     uint32_t tokens[] = {0, 127, 128, 299};
     compare(&asker, (struct sl_near_request){.kind = SL_NEAR_ROWS, .n_tokens = 4}, tokens, sizeof tokens);

@@ -88,8 +88,8 @@ static void test_schedule_takes_what_is_only_to_be_finished(void **state) {
     assert_int_equal(sl_schedule_next(&schedule, jobs, 2), 1);
 }
 
-// Short jobs without end: in every stretch of work the oldest has its share, but for a step of its own and one of
-// another's.
+// Short jobs arrive without end. In every stretch of work the oldest job gets its share, less at most one step of its own
+// and one of another job.
 static void assert_share(double long_step, double short_step, double patience) {
     struct sl_schedule schedule = {.patience = patience};
     double own = 0, all = 0, worst = 0, most_ahead = 0;

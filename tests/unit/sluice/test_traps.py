@@ -391,7 +391,7 @@ sluice-decode:
     def test_what_is_wrong_is_said_with_its_line(self):
         for text, says in [("cordinator: x:1\n", ":1: sluice jobs has no option cordinator: did you mean coordinator"),
                            ("log: warn\nsluice jobs:\n  limmit: 3\n", ":3: sluice jobs has no option limmit: did you mean limit"),
-                           ("log: warn\nlog: info\n", ":2: log stands in line 1 already"), ("- a\n", ":1: expected `option: value`"),
+                           ("log: warn\nlog: info\n", ":2: log is already set in line 1"), ("- a\n", ":1: expected `option: value`"),
                            ("log: {a: b}\n", ":1: expected a value"), ("? \n", ":1: expected the name"), ('"log\\0": info\n', ":1: expected the name"), ("log: *x\n", ":1: "), ("log: 'a\n", ":2: found unexpected end"),
                            ("timeout: 5\n", ":1: timeout: '5' is not a time with its unit")]:
             done = run("jobs", *self.config(text))
