@@ -154,7 +154,8 @@ def test_what_a_worker_cannot_do_is_refused_with_the_reason():
         assert "offloads layers" in words and "kvstores are ready" in words, words
         # An answer that no arena can hold is refused at once, and does not keep others from their turn
         with connect(cluster.processes["decode-0"].address) as channel:
-            request = worker_pb.PrefillRequest(job_id="job-1", recipe="full", tokens=inference.TokenIds(ids=[1, 2, 3]), session_bytes=1 << 50)
+            request = worker_pb.PrefillRequest(job_id="job-1", recipe="full,chunk=256", tokens=inference.TokenIds(ids=[1, 2, 3]),
+                                                session_bytes=1 << 50)
             words = refused([grpc.StatusCode.RESOURCE_EXHAUSTED], list, stub(channel.unary_stream, "sluice.v1.Prefill.Run")(request, timeout=60))
             assert "this worker has --arena" in words, words
     with Cluster(kvstore=0) as cluster, connect(cluster.processes["prefill-0"].address) as channel:
