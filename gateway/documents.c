@@ -30,7 +30,7 @@ static json_t *describe(const Sluice__V1__Document *document) {
         json_array_append_new(stores, json_string(document->stores[i]));
     }
     return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:b, s:s, s:b, s:s, s:b, s:b, s:I, s:b, s:i, s:o, s:I, "
-                     "s:I, s:f, s:s, s:I, s:s, s:s, s:s, s:I, s:b}",
+                     "s:I, s:f, s:s, s:I, s:s, s:s, s:s, s:I}",
                      "id", document->name, "object", "document", "created", (json_int_t)(document->created_ms / 1000),
                      "sha256", document->sha256, "bytes", (json_int_t)document->text_bytes, "n_tokens",
                      (json_int_t)document->n_tokens, "capsule_bytes", (json_int_t)document->capsule_bytes, "recipe",
@@ -41,7 +41,7 @@ static json_t *describe(const Sluice__V1__Document *document) {
                      "saved_tokens", (json_int_t)document->saved_tokens, "saved_ms", document->saved_ms, "lost_points",
                      document->lost_points, "lost_tokens", (json_int_t)document->lost_tokens, "lost_model",
                      document->lost_model, "caution", document->caution, "not_on_disk", document->not_on_disk,
-                     "offloaded_bytes", (json_int_t)document->offloaded_bytes, "was_there", document->was_there);
+                     "offloaded_bytes", (json_int_t)document->offloaded_bytes);
 }
 
 static char *print(json_t *json) {
@@ -137,6 +137,10 @@ static enum sl_status parse(const struct sl_document_call *call, struct sl_intak
     SL_REFUSE_FIELD_IF(!json_is_object(json), refusal, "",
                        json ? "the body is JSON, but not an object" : "the body is not JSON: %s", error.text);
     json_t *recipe = json_object_get(json, "recipe"), *share = json_object_get(json, "ship_at_most");
+    if (json_is_string(recipe) && json_string_length(recipe) == 0) { // left out, as in questions
+        json_object_del(json, "recipe");
+        recipe = NULL;
+    }
     SL_REFUSE_FIELD_IF(recipe && share && !json_is_null(recipe) && !json_is_null(share), refusal, "ship_at_most",
                        "recipe, ship_at_most: each chooses the recipe: give one of them");
     const char *name;
@@ -192,7 +196,9 @@ static enum sl_status send_request(const struct sl_document_call *call, Sluice__
     }
     // A document that is there already costs no reading.
     sl_intake_reconcile(intake, watching.has_job ? document->n_tokens : 0);
-    *json_out = print(describe(document));
+    json_t *described = describe(document);
+    json_object_set_new(described, "was_there", json_boolean(document->was_there));
+    *json_out = print(described);
     sluice__v1__document__free_unpacked(document, NULL);
     return SL_OK;
 }

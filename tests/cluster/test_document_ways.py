@@ -248,7 +248,9 @@ def test_http_and_chats():
         assert empty["param"] == "text" and empty["message"].startswith("text: "), empty
         system = [{"role": "system", "content": "Be brief."}, *chat["messages"]]
         assert "first message" in gateway.refusal(400, "/v1/chat/completions", {**chat, "document": "gpl", "messages": system})["message"]
-        assert gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})[1]["created"] == made["created"]
+        again = gateway.post("/v1/documents", {"name": "gpl", "text": TEXT})[1]
+        assert again["created"] == made["created"] and again["was_there"] and made["was_there"] is False, (made, again)
+        assert "was_there" not in json.loads(gateway.get("/v1/documents/gpl")[1])
         assert gateway.refusal(409, "/v1/documents", {"name": "gpl", "text": TEXT[:-8]})["type"] == "invalid_request_error"
         assert gateway.refusal(400, "/v1/documents", {"name": "a/b", "text": TEXT})["param"] == "name"
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "pin": 1})["param"] == "pin"
@@ -258,6 +260,7 @@ def test_http_and_chats():
         assert "one of them" in gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "ship_at_most": 10, "recipe": "full"})["message"]
         status, less = gateway.post("/v1/documents", {"name": "less", "text": TEXT, "ship_at_most": 10, "recipe": None})
         assert status == 200 and less["recipe"] == KVZIP and less["caution"] == "", less
+        assert gateway.post("/v1/documents", {"name": "less", "text": TEXT, "ship_at_most": 10, "recipe": ""})[1]["was_there"]
         assert delete(gateway, "/v1/documents/less")[0] == 200
         check_caution(cluster, gateway, chat)
         assert gateway.refusal(400, "/v1/documents", {"name": "b", "text": TEXT, "replicas": 0})["param"] == "replicas"
