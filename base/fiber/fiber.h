@@ -39,7 +39,7 @@ void sl_fiber_compute(void);
 
 // These two make the caller's thread a carrier for a moment. Between them, it calls no other carrier for the first fiber that it makes ready;
 // the second one runs the ready fibers for which no carrier comes. For threads that often make fibers ready, as those that poll sockets.
-// computes_fn (may be NULL): called, at most once until the end, when such a fiber computes for long.
+// computes_fn (may be NULL): called, at most once, when such a fiber computes for long. Another begin before the end: it starts something new.
 void sl_carrier_begin(void (*computes_fn)(void));
 void sl_carrier_end(void);
 

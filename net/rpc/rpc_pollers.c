@@ -114,9 +114,13 @@ static void leave_or_stay(struct poller *own) {
     }
 }
 
-void sl_rpc_tags_run(void *tag, int ok) {
+// Does sl_rpc_tags_run(). carries: this thread runs fibers that they make ready, soon after each.
+static void run_tags(void *tag, int ok, bool carries) {
     for (int n = 1;; n++) {
         const bool takes = n < MOST_AT_ONCE;
+        if (carries) {
+            sl_carrier_begin(leave_sockets);
+        }
         SL_RPC_TAKE_OVER(tag);
         if (takes) {
             grpc_completion_queue_thread_local_cache_init(all.queue);
@@ -128,12 +132,13 @@ void sl_rpc_tags_run(void *tag, int ok) {
     }
 }
 
+void sl_rpc_tags_run(void *tag, int ok) {
+    run_tags(tag, ok, false);
+}
+
 static void handle(void *tag, int ok) {
     const bool carries = atomic_fetch_add(&all.n_handling, 1) < N_POLLERS / 2; // the others stay with the sockets
-    if (carries) {
-        sl_carrier_begin(leave_sockets);
-    }
-    sl_rpc_tags_run(tag, ok);
+    run_tags(tag, ok, carries);
     if (carries) {
         sl_carrier_end();
     }

@@ -367,58 +367,45 @@ static void test_a_thread_learns_that_its_fiber_computes(void **state) {
     assert_int_equal(n_computed, 1);
 }
 
-static struct {
-    struct sl_bell opened;
-    pthread_t runners[2];
-    int n_runners;
-} yielding; // under the mutex
+static struct sl_bell opened;
+static pthread_t runners[2]; // of the one that yields, and the other one
+static int turns[2];
 
-// Lock held.
-static void note_turn(void) {
-    yielding.runners[yielding.n_runners++] = pthread_self();
-    pthread_mutex_unlock(&shared.mutex);
+static void note_turn(int who) {
+    SL_WITH_LOCK(&shared.mutex, runners[who] = pthread_self(); turns[who] = ++shared.turn);
     end();
 }
 
-static void come_first(void *arg) {
+static void come_first(void *) {
     pthread_mutex_lock(&shared.mutex);
     while (!shared.open) {
-        sl_bell_wait(&yielding.opened, &shared.mutex, SL_NO_DEADLINE);
+        sl_bell_wait(&opened, &shared.mutex, SL_NO_DEADLINE);
     }
-    *(bool *)arg = yielding.n_runners == 0;
-    note_turn();
+    pthread_mutex_unlock(&shared.mutex);
+    note_turn(1);
 }
 
-static void yield_to(void *arg) {
-    (void)arg;
+static void yield_to(void *) {
     await_ring();
     pthread_mutex_lock(&shared.mutex);
     shared.open = true;
-    sl_bell_ring(&yielding.opened, &shared.mutex, 1);
+    sl_bell_ring(&opened, &shared.mutex, 1);
     sl_fiber_yield();
-    pthread_mutex_lock(&shared.mutex);
-    note_turn();
+    note_turn(0);
 }
 
-static void test_a_fiber_that_yields_lets_the_ready_ones_run_first(void **state) {
-    (void)state;
+static void test_a_fiber_that_yields_lets_the_ready_ones_run_first(void **) {
     const int64_t end_ns = sl_deadline_in_ms(WAIT_MS);
-    bool was_first = false;
     int n = 0;
     do {
         assert_true(sl_now_ns() < end_ns);
-        yielding.n_runners = 0;
         shared.open = false;
-        start(come_first, &was_first);
-        for (bool waits = false; !waits; sl_sleep_ms(1)) {
-            SL_WITH_LOCK(&shared.mutex, waits = yielding.opened.waiters != NULL);
-        }
+        start(come_first, NULL);
         start(yield_to, NULL);
         run_waiting(++n, NULL);
         wait_for_ends(2 * n);
-    } while (!pthread_equal(yielding.runners[0], pthread_self()) ||
-             !pthread_equal(yielding.runners[1], pthread_self()));
-    assert_true(was_first);
+    } while (!pthread_equal(runners[0], pthread_self()) || !pthread_equal(runners[1], pthread_self()));
+    assert_int_equal(turns[1] + 1, turns[0]);
     sl_fiber_yield(); // does nothing on a thread
 }
 
