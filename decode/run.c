@@ -424,7 +424,7 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
     event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_DONE;
     event.done = &done;
-    enum sl_status status = sl_rpc_call_send(call, &event.base);
+    enum sl_status status = sl_rpc_call_send_last(call, &event.base);
     free(told);
     return status;
 }

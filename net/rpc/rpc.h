@@ -135,6 +135,8 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms);
 // deadline has passed, or the message before was not taken. SL_ERR_INTERNAL: not the method's reply (logged). The caller keeps
 // the message.
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message);
+// Keeps the last message of a stream, which travels with the status when the handler returns SL_OK: the client needs no second wake for it.
+enum sl_status sl_rpc_call_send_last(struct sl_rpc_call *call, const ProtobufCMessage *message);
 // Sends a message of a stream that the caller has packed already; its type is the method's reply. follows: another message, or the
 // status, follows at once, and this one may wait for it.
 enum sl_status sl_rpc_call_send_packed(struct sl_rpc_call *call, const uint8_t *packed, size_t n_bytes, bool follows);

@@ -407,7 +407,7 @@ void sl_rpc_call_on_cancel(struct sl_rpc_call *call, void (*fn)(void *), void *a
 
 static enum sl_status keep_reply(struct sl_rpc_call *call, const ProtobufCMessage *message) {
     if (call->reply) {
-        sl_log_error("rpc", "%s: a unary method sends a second reply", call->bound->method->path);
+        sl_log_error("rpc", "%s: sends a second reply that is the last", call->bound->method->path);
         return SL_ERR_INTERNAL;
     }
     call->reply = sl_rpc_message_pack(message);
@@ -486,6 +486,10 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
     }
     return method->kind == SL_RPC_UNARY ? keep_reply(call, message)
                                         : send_bytes(call, sl_rpc_message_pack(message), false);
+}
+
+enum sl_status sl_rpc_call_send_last(struct sl_rpc_call *call, const ProtobufCMessage *message) {
+    return sl_rpc_call_cancelled(call) ? SL_ERR_CANCELLED : keep_reply(call, message);
 }
 
 enum sl_status sl_rpc_call_send_packed(struct sl_rpc_call *call, const uint8_t *packed, size_t n_bytes, bool follows) {

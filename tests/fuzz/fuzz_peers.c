@@ -161,6 +161,10 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
     return SL_OK;
 }
 
+enum sl_status sl_rpc_call_send_last(struct sl_rpc_call *call, const ProtobufCMessage *message) {
+    return sl_rpc_call_send(call, message);
+}
+
 // ---- grants ----------------------------------------------------------------------------------------------------------
 
 uint8_t *fuzz_new_ticket(char kind, uint16_t number) {

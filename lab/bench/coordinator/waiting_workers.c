@@ -142,7 +142,7 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
     done.statistics = &statistics;
     event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_DONE;
     event.done = &done;
-    return sl_rpc_call_send(call, &event.base);
+    return sl_rpc_call_send_last(call, &event.base);
 }
 
 static const struct sl_rpc_handler prefill_handlers[] = {{&sl_method_prefill_run, prefill_run, SL_ROLE_ANY}};

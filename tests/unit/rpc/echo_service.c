@@ -86,7 +86,9 @@ static enum sl_status watch(void *context, struct sl_rpc_call *call, const Proto
     char big[60001] = "";
     struct echo *echo = context;
     const Sluice__V1__WatchRequest *request = (const Sluice__V1__WatchRequest *)message;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
     if (strcmp(request->job_id, "missing") == 0) {
+        (void)sl_rpc_call_send_last(call, &event.base); // goes with SL_OK alone
         return sl_fail(err, SL_ERR_NOT_FOUND, "no such job");
     }
     if (strcmp(request->job_id, "mute") == 0) { // says nothing until the client leaves
@@ -97,7 +99,6 @@ static enum sl_status watch(void *context, struct sl_rpc_call *call, const Proto
         return SL_OK;
     }
     Sluice__V1__StateChange state = SLUICE__V1__STATE_CHANGE__INIT;
-    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
     if (strcmp(request->job_id, "big") == 0) {
         memset(big, 'x', sizeof big - 1);
         state.detail = big;
@@ -106,7 +107,8 @@ static enum sl_status watch(void *context, struct sl_rpc_call *call, const Proto
     }
     for (int64_t i = 1; i <= request->from_sequence; i++) {
         event.sequence = i;
-        const enum sl_status status = sl_rpc_call_send(call, &event.base);
+        const bool is_last = strcmp(request->job_id, "last") == 0 && i == request->from_sequence;
+        const enum sl_status status = (is_last ? sl_rpc_call_send_last : sl_rpc_call_send)(call, &event.base);
         if (status != SL_OK) {
             atomic_fetch_add(&echo->n_cancelled, 1);
             return status;

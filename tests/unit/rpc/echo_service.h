@@ -6,7 +6,7 @@
  *                                                  "silent" sends no reply, "other" one of another type, "wait" blocks until
  *                                                  it is cancelled, "long" makes the reply 1 MiB
  *   /test.Echo/Watch  WatchRequest -> Event...     from_sequence events; id "big" makes them 60 kB, "slow" 20 ms apart,
- *                                                  "missing" answers NOT_FOUND
+ *                                                  "last" sends the last with the status, "missing" answers NOT_FOUND
  *   /test.Echo/Chat   JobRequest... -> Job...      one for one
  *   /test.Echo/Relay  JobRequest -> Job            Get at the next server, as a child of this call
  *   /test.Echo/Follow WatchRequest -> Event...     Watch at the next server, as a child of this call

@@ -164,9 +164,8 @@ static void test_stream_delivers_everything_in_order(void **state) {
         const struct sl_rpc_method *method;
         const char *id;
         int64_t n, delay_ms;
-    } cases[] = {{&echo_watch, "x", 5000, 0},
-                 {&echo_watch, "x", 0, 0},
-                 {&echo_watch, "big", 60, 5}, // 3.6 MB to a slow reader: flow control
+    } cases[] = {{&echo_watch, "x", 5000, 0}, {&echo_watch, "x", 0, 0},    {&echo_watch, "last", 1, 0},
+                 {&echo_watch, "last", 3, 0}, {&echo_watch, "big", 60, 5}, // 3.6 MB to a slow reader: flow control
                  {&echo_follow, "x", 500, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct sl_rpc_stream *stream;
@@ -191,6 +190,7 @@ static void test_stream_tells_not_found_from_the_end(void **state) {
     int64_t n;
     assert_int_equal(echo_open(at.to_back, &echo_watch, "missing", 1, 5000, &stream, &err), SL_OK);
     assert_int_equal(read_all(stream, 0, &n, &err), SL_ERR_NOT_FOUND);
+    assert_int_equal(n, 0);
     assert_int_equal(err.status, SL_ERR_NOT_FOUND);
     assert_string_equal(err.text, "no such job");
     sl_rpc_stream_close(&stream);
