@@ -106,8 +106,17 @@ static struct sl_range rows_that_see(const struct block *b, uint32_t page) {
     return rows;
 }
 
+// Returns whether all rows see the whole page: the slots where they begin and end ascend.
+static bool see_all(const struct block *b, struct sl_range rows, uint32_t page) {
+    return rows.begin == rows.end ||
+           (b->first[rows.end - 1] <= page * SL_PAGE_SLOTS && b->end[rows.begin] >= (page + 1) * SL_PAGE_SLOTS);
+}
+
 // Writes minus infinity where a row does not see the slot.
 static void mask_rows(const struct block *b, struct sl_range rows, uint32_t page, float *scores) {
+    if (see_all(b, rows, page)) { // most pages
+        return;
+    }
     for (int r = rows.begin; r < rows.end; r++) {
         struct sl_range seen = sl_slots_in_page(b->first[r], b->end[r], page);
         for (int g = 0; seen.end - seen.begin < SL_PAGE_SLOTS && g < b->group; g++) {
