@@ -209,7 +209,8 @@ static enum sl_status read_again(struct sl_disk_folder *folder, struct sl_disk_f
     }
     SL_FAIL_IF(status != SL_OK, err, status, "%s", why_inout->text);
     SL_FAIL_IF(n_unread > n_files / 2 || (n_unread > 0 && !disk_works(folder, files, n_files)), err, SL_ERR_IO,
-               "files=%zu of %zu cannot be read, and stay: %.300s", n_unread, n_files, why_inout->text);
+               "files=%zu of %zu cannot be read, and stay (remove them if the disk works): %.300s", n_unread, n_files,
+               why_inout->text);
     if (n_unread > 0) {
         sl_log_warn("disk", "files=%zu of %zu cannot be read and are removed: %s", n_unread, n_files, why_inout->text);
     }
