@@ -244,6 +244,7 @@ static void describe_offload(const struct sl_prefill_job *job, Sluice__V1__Retri
     retrieval->reused_tokens = stats.stored_tokens;
     statistics->retrieval = retrieval;
     statistics->restore_ms = (double)stats.restore_ns / SL_NS_PER_MS;
+    statistics->queue_ms -= statistics->restore_ms; // a stage of its own
 }
 
 static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job *job, int64_t shipped_ns) {

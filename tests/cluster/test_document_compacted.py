@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 
 from documents import TEXT, add, answers_here, asking, of, sluice
-from harness import BIN, Cluster, call, cluster_pb, document, eventually, inference, question, refused, run_tests, tokens
+from harness import BIN, MODEL, Cluster, call, cluster_pb, document, eventually, inference, question, refused, run_tests, tokens
 from test_document_answers import at_once, prefixes
 from test_gateway import chatting_model
 import grpc
