@@ -170,7 +170,11 @@ static void look_again(struct sl_https_certificate *certificate) {
     }
     if (load(certificate, &err) == SL_OK) {
         sl_log_info("gateway", "the certificate of HTTPS has been replaced");
-    } else if (sl_changing_file_fail(&certificate->files[CERTIFICATE].file)) {
+        return;
+    }
+    bool is_news = sl_changing_file_fail(&certificate->files[CERTIFICATE].file);
+    is_news |= sl_changing_file_fail(&certificate->files[KEY].file);
+    if (is_news) {
         sl_log_error("gateway", "%s: the previous certificate stays in use", err.text);
     }
 }

@@ -60,9 +60,12 @@ enum sl_status sl_changing_file_read(struct sl_changing_file *file, char **text_
 }
 
 bool sl_changing_file_fail(struct sl_changing_file *file) {
-    const bool is_first = !file->has_failed;
+    struct stat about = {0};
+    (void)stat(file->path, &about); // zeros: it is missing
+    const bool is_news = !file->has_failed || !is_same(&about, &file->failed);
     file->has_failed = true;
-    return is_first;
+    file->failed = about;
+    return is_news;
 }
 
 void sl_changing_file_accept(struct sl_changing_file *file, const struct stat *about) {

@@ -26,8 +26,9 @@ struct sl_changing_file {
     size_t max_bytes;
     bool is_ours_alone; // refuses a file that its group or others may write
     struct stat seen;   // of the content that was accepted last
+    struct stat failed; // of the content that was refused last, if has_failed: since content was accepted
+    bool has_failed;
     int64_t looked_ns;
-    bool has_failed; // since content was accepted
 };
 
 // Returns true if the file differs from the accepted one, or cannot be checked; at most once a second.
@@ -40,6 +41,6 @@ bool sl_changing_file_is_due(struct sl_changing_file *file);
 enum sl_status sl_changing_file_read(struct sl_changing_file *file, char **text_out, size_t *n_out,
                                      struct stat *about_out, struct sl_error *err);
 
-// Notes that content was not accepted, and returns whether it is the first since some was: the log says so once.
+// Notes that content was refused, and returns whether that is news: the same content was not refused before. The log says it once.
 bool sl_changing_file_fail(struct sl_changing_file *file);
 void sl_changing_file_accept(struct sl_changing_file *file, const struct stat *about);
