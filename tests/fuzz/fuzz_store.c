@@ -519,6 +519,7 @@ static void open_store(uint8_t *memory) {
         &kvstore.room, &ops, NULL, LEASE_MS, NULL, (struct sl_fabric *)&kvstore, kvstore.remote_kv_pins};
     require(sl_remote_kv_table_create(&remote_kvs, &kvstore.remote_kvs, &err) == SL_OK);
     decode.node.inbound = node->inbound;
+    decode.node.ledger = node->ledger;
 }
 
 // Every lease ends; then nothing is held but what is cached.
