@@ -77,15 +77,18 @@ static void test_a_file_that_changes(void **state) {
     assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
     const uint64_t n_errors = sl_log_lines(SL_LOG_ERROR);
     replace_file(path, "nonsense\n", 0600); // a mistake in the file locks no user out
-    sl_sleep_ms(1200);
-    assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
+    for (int i = 0; i < 2; i++) {
+        sl_sleep_ms(1200);
+        assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
+        assert_int_equal(sl_log_lines(SL_LOG_ERROR), n_errors + 1); // the log says it once, not at each look
+    }
     static const char *const cut[] = {"", TWO, TWO " ac", TWO " acme"}; // nor does a disk that was full
     for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
         replace_file(path, cut[i], 0600);
         sl_sleep_ms(1200);
         assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
     }
-    assert_int_equal(sl_log_lines(SL_LOG_ERROR), n_errors + 1); // the log says it once, not at each look
+    assert_int_equal(sl_log_lines(SL_LOG_ERROR), n_errors + 4); // each mistake; the last one reads as whole
     replace_file(path, "# none\n", 0600);                       // but by an order
     assert_int_equal(find_eventually(keys, "two", SL_ERR_DENIED), SL_ERR_DENIED);
     sl_api_keys_close(&keys);
