@@ -100,7 +100,8 @@ static enum sl_turn_mode without_session(struct sl_run *run) {
     (void)sl_turn_choose_store(run, store);
     struct sl_kv_geometry geometry = sl_model_geometry(context->model);
     struct sl_error err = {0};
-    run->held_bytes = whole ? spec->whole.bytes : spec->demand.capsule_bytes;
+    // Joined: the capsules of all documents, which together take about as much as one of the whole prompt.
+    run->held_bytes = whole && spec->n_joins == 0 ? spec->whole.bytes : spec->demand.capsule_bytes;
     if (store[0] == '\0' || sl_demand_make_turn(&spec->parsed_recipe, &geometry, run->held_bytes,
                                                 n_rest + spec->max_new_tokens, &run->prefix_demand, &err) != SL_OK) {
         sl_log_info("job", "job=%s takes nothing from a store: %s", run->job->id,
