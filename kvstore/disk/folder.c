@@ -141,6 +141,11 @@ static enum sl_status open_file(const struct sl_disk_folder *folder, uint64_t id
     return SL_OK;
 }
 
+// Drops the file from the page cache, also what was written lately: what is read then comes from the disk. False: some of it may not.
+static bool drop_cached(int fd) {
+    return fdatasync(fd) == 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0;
+}
+
 // Reads the head of a file that existed before we started. SL_ERR_INVALID: the file cannot be used. SL_ERR_IO: it cannot
 // be read now.
 static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t id, struct sl_disk_entry *entry_out,
@@ -156,24 +161,28 @@ static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t i
     return status;
 }
 
-// Enters such a file as the most recently used capsule, or removes it; marks one that cannot be read now.
+// Enters such a file as the most recently used capsule, or removes it, or an older one of the same capsule; marks one that
+// cannot be read now.
 static enum sl_status restore(struct sl_disk_folder *folder, struct sl_disk_file *file, int64_t *n_removed,
                               struct sl_error *err) {
-    struct sl_disk_entry entry, older;
+    struct sl_disk_entry entry, other;
     struct sl_error why = {0};
     enum sl_status status = read_entry(folder, file->id, &entry, folder->hashes, &why);
+    file->is_unread = status == SL_ERR_IO;
     if (status == SL_ERR_INVALID) {
         sl_log_debug("disk", "%s/%s: %s", folder->place.path, sl_disk_file_name(file->id).text, why.text);
         ++*n_removed;
         return sl_disk_folder_remove(folder, file->id, err);
     }
-    file->is_unread = status == SL_ERR_IO;
     SL_FAIL_IF(status != SL_OK, err, file->is_unread ? SL_OK : status, "%.200s/%s: %s", folder->place.path,
                sl_disk_file_name(file->id).text, why.text);
     entry.used_ns = file->used_ns;
-    if (sl_disk_index_get(folder->index, &entry.head.key, &older)) {
+    if (sl_disk_index_get(folder->index, &entry.head.key, &other)) {
         ++*n_removed;
-        status = remove_capsule(folder, &older, err);
+        if (other.used_ns > entry.used_ns) { // this one is read again, after younger ones
+            return sl_disk_folder_remove(folder, file->id, err);
+        }
+        status = remove_capsule(folder, &other, err);
     }
     return status == SL_OK ? enter(folder, &entry, folder->hashes, err) : status;
 }
@@ -188,10 +197,9 @@ static bool disk_works(struct sl_disk_folder *folder, const struct sl_disk_file 
         return false;
     }
     struct sl_disk_head head;
-    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    enum sl_status status = sl_disk_file_read_head(fd, &head, folder->hashes, NULL);
+    bool works = drop_cached(fd) && sl_disk_file_read_head(fd, &head, folder->hashes, NULL) == SL_OK;
     close(fd);
-    return status == SL_OK;
+    return works;
 }
 
 /*
@@ -434,13 +442,15 @@ struct sl_disk_index *sl_disk_folder_index(const struct sl_disk_folder *folder) 
     return folder->index;
 }
 
-// Reads a capsule. SL_ERR_INVALID: it is damaged, or removed. SL_ERR_EXHAUSTED, SL_ERR_IO: it cannot be read now.
-static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
+// Reads a capsule, from_disk_inout: not from the page cache; then false, if some of it may be. SL_ERR_INVALID: it is damaged, or removed.
+// SL_ERR_EXHAUSTED, SL_ERR_IO: it cannot be read now.
+static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_disk_entry *entry, bool *from_disk_inout,
                                 struct sl_hash128 *hashes_out, const struct sl_capsule_bytes *into,
                                 struct sl_error *err) {
     struct sl_disk_head head;
     int fd = -1;
     SL_TRY(open_file(folder, entry->id, &fd, err));
+    *from_disk_inout = *from_disk_inout && drop_cached(fd);
     enum sl_status status = sl_disk_file_read_head(fd, &head, hashes_out, err);
     SL_THEN_IF(status, memcmp(&head, &entry->head, sizeof head) != 0,
                sl_fail(err, SL_ERR_INVALID, "it is another one than it was"));
@@ -449,11 +459,21 @@ static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_d
     return status;
 }
 
-// Notes that a file was read: it is whole, and the disk works, so another file that fails again is damaged.
-static void note_read(struct sl_disk_unread *unread, uint64_t id) {
+// Returns whether reading this file from the disk would tell more of others that could not be read.
+static bool is_telling(const struct sl_disk_unread *unread, uint64_t id) {
+    for (size_t i = 0; i < unread->n; i++) {
+        if (unread->files[i].id != id && !unread->files[i].others_were_read) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Notes that a file was read: it is whole. from_disk: and the disk works, so another file that fails again is damaged.
+static void note_read(struct sl_disk_unread *unread, uint64_t id, bool from_disk) {
     size_t n = 0;
     for (size_t i = 0; i < unread->n; i++) {
-        unread->files[i].others_were_read = true;
+        unread->files[i].others_were_read |= from_disk;
         if (unread->files[i].id != id) {
             unread->files[n++] = unread->files[i];
         }
@@ -497,13 +517,14 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
                                    .read_tokens = head->read_tokens};
     struct sl_error why = {0};
     enum sl_status status = SL_ERR_EXHAUSTED;
+    bool from_disk = is_telling(unread, entry->id);
     if (!capsule.header || !keys.hashes) {
         sl_fail(err, status, "disk: out of memory");
     } else {
-        status = read_file(folder, entry, keys.hashes, &capsule, &why);
+        status = read_file(folder, entry, &from_disk, keys.hashes, &capsule, &why);
     }
     if (status == SL_OK) {
-        note_read(unread, entry->id);
+        note_read(unread, entry->id, from_disk);
     } else if (status == SL_ERR_IO && note_unread(unread, entry->id)) {
         status = SL_ERR_INVALID;
     }

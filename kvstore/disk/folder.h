@@ -11,8 +11,8 @@
  *         file that a killed process left, one that is truncated or damaged, the older of two for the same capsule. It
  *         does not touch files with other names. A file that the disk does not give may be whole. At a start it is
  *         read twice, and removed if most other files can be read, one of them also at the end. Later it is removed if it
- *         fails twice and another one was read in between, or if it fails eight times: that the folder was opened anew
- *         shows nothing, since heads may be in the page cache.
+ *         fails twice and another one was read in between, from the disk and not from the page cache, or if it fails
+ *         eight times: that the folder was opened anew shows nothing, since heads may be in that cache.
  *         The index may take a 64th of the bytes in memory (4 MiB at least, 1 GiB at most). When it or the folder is
  *         full, capsules are evicted by the policy, at a start the least recently used ones. When other programs have filled the disk, as much is
  *         evicted as the new capsule needs; if they take that too, new capsules are dropped and nothing more is evicted
@@ -60,7 +60,7 @@ struct sl_disk_unread {
     struct sl_disk_unread_file {
         uint64_t id;
         int n_failures;
-        bool others_were_read; // since the first failure
+        bool others_were_read; // from the disk, since the first failure
     } files[8];                // [n]
     size_t n;
 };

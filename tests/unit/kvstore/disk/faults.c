@@ -5,11 +5,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define N_FDS 1024
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
@@ -17,6 +20,7 @@ static bool active;
 static struct fault current;
 static int n_calls, n_hits;
 static const char *first_hit;
+static atomic_bool dropped[N_FDS]; // from the page cache since they were opened
 
 void fault_begin(const struct fault *fault) {
     pthread_mutex_lock(&mutex);
@@ -105,6 +109,10 @@ int __real_fstat(int fd, struct stat *file);
 int __wrap_fstat(int fd, struct stat *file);
 int __real_fstatat(int dir_fd, const char *path, struct stat *file, int flags);
 int __wrap_fstatat(int dir_fd, const char *path, struct stat *file, int flags);
+int __real_fdatasync(int fd);
+int __wrap_fdatasync(int fd);
+int __real_posix_fadvise(int fd, off_t at, off_t bytes, int advice);
+int __wrap_posix_fadvise(int fd, off_t at, off_t bytes, int advice);
 int __real_close(int fd);
 int __wrap_close(int fd);
 
@@ -121,8 +129,15 @@ ssize_t __wrap_pwrite(int fd, const void *data, size_t bytes, off_t at) {
     return n == 0 && bytes > 0 ? -1 : __real_pwrite(fd, data, n, at);
 }
 
+static bool is_in_cache(int fd) {
+    pthread_mutex_lock(&mutex);
+    bool cached = active && current.uncached && !(fd < N_FDS && dropped[fd]);
+    pthread_mutex_unlock(&mutex);
+    return cached;
+}
+
 ssize_t __wrap_pread(int fd, void *data, size_t bytes, off_t at) {
-    size_t n = part("pread", FAULT_ALL, bytes);
+    size_t n = is_in_cache(fd) ? bytes : part("pread", FAULT_ALL, bytes);
     return n == 0 && bytes > 0 ? -1 : __real_pread(fd, data, n, at);
 }
 
@@ -150,7 +165,21 @@ int __wrap_fstatat(int dir_fd, const char *path, struct stat *file, int flags) {
     return fails("fstatat", FAULT_ALL) ? -1 : __real_fstatat(dir_fd, path, file, flags);
 }
 
+int __wrap_fdatasync(int fd) {
+    return fails("fdatasync", FAULT_CHANGING) ? -1 : __real_fdatasync(fd);
+}
+
+int __wrap_posix_fadvise(int fd, off_t at, off_t bytes, int advice) {
+    if (advice == POSIX_FADV_DONTNEED && fd < N_FDS) {
+        dropped[fd] = true;
+    }
+    return __real_posix_fadvise(fd, at, bytes, advice);
+}
+
 int __wrap_close(int fd) {
+    if (fd >= 0 && fd < N_FDS) {
+        dropped[fd] = false;
+    }
     bool failed = fails("close", FAULT_CHANGING);
     int error = errno, rc = __real_close(fd);
     if (failed) {

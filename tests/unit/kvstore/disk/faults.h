@@ -26,6 +26,8 @@ struct fault {
     int every;              // or each of so many from then on; 0: no
     enum fault_scope scope; // other calls are not counted
     const char *only;       // nor those of other names; NULL: all are
+    bool
+        uncached; // nor reads of files that posix_fadvise() has not dropped since they were opened, as if they were in the page cache
 };
 
 void fault_begin(const struct fault *fault);

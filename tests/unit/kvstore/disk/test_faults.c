@@ -43,6 +43,12 @@ static enum sl_status act(struct fixture *fixture, size_t bytes) {
     return status;
 }
 
+static uint64_t id_of(struct fixture *fixture, int seed) {
+    struct sl_disk_entry found;
+    assert_true(finds(fixture, hash_of(seed, 2), 3 * STRIDE, &found));
+    return found.id;
+}
+
 static int64_t bytes_of_files(const struct fixture *fixture) {
     int64_t bytes = 0;
     DIR *dir = opendir(fixture->path);
@@ -280,6 +286,32 @@ static void test_folder_keeps_a_file_until_others_are_read(void **state) {
     assert_int_equal(count_readable(fixture), N_FILES - 2);
 }
 
+// A file that comes from the page cache does not show that the disk works, nor does one that may have been written only there.
+static void test_folder_keeps_a_file_while_others_are_read_from_memory(void **state) {
+    struct fixture *fixture = *state;
+    struct fault of_disk = unreadable;
+    of_disk.uncached = true;
+    fill_all(fixture);
+    fault_begin(&of_disk);
+    assert_int_equal(count_readable(fixture), N_FILES); // from memory
+    assert_null(fault_end());
+    assert_int_equal(fail_to_read(fixture, 1), SL_ERR_IO);
+    fault_begin(&of_disk);
+    assert_false(has(fixture, 4));
+    assert_non_null(fault_end());
+    assert_int_equal(fail_to_read(fixture, 1), SL_ERR_IO);
+    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "fdatasync"});
+    assert_true(has(fixture, 5));
+    assert_non_null(fault_end());
+    assert_int_equal(fail_to_read(fixture, 1), SL_ERR_IO);
+    assert_true(has(fixture, 5)); // from the disk
+    fault_begin(&of_disk);
+    assert_true(has(fixture, 6)); // which has been seen to work: no file is dropped from memory for that again
+    assert_null(fault_end());
+    assert_int_equal(fail_to_read(fixture, 1), SL_ERR_NOT_FOUND);
+    assert_int_equal(count_readable(fixture), N_FILES - 1);
+}
+
 // One call that fails while the folder is opened costs no file, however few there are.
 static void test_folder_reads_a_file_again_before_it_is_removed(void **state) {
     struct fixture *fixture = *state;
@@ -294,6 +326,42 @@ static void test_folder_reads_a_file_again_before_it_is_removed(void **state) {
         assert_int_equal(count_readable(fixture), n);
         begin_anew(fixture);
     }
+}
+
+// A file that is read again and found damaged is removed as such: it does not count as one that the disk does not give.
+static void test_folder_removes_a_file_that_is_damaged_when_it_is_read_again(void **state) {
+    struct fixture *fixture = *state;
+    char path[128];
+    assert_int_equal(write_capsule(fixture, 0, 3, SMALL), SL_OK);
+    path_of(fixture, id_of(fixture, 0), path);
+    sl_disk_folder_close(&fixture->folder);
+    assert_int_equal(truncate(path, 50), 0);
+    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "pread"});
+    assert_int_equal(sl_disk_folder_open(fixture->path, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+    assert_non_null(fault_end());
+    assert_int_equal(count(fixture, NULL), 0);
+    assert_int_equal(bytes_of_files(fixture), 0);
+}
+
+// Of two files of a capsule the younger one stays, also where the older one is read last.
+static void test_folder_keeps_the_younger_file_of_a_capsule(void **state) {
+    struct fixture *fixture = *state;
+    char older[128], younger[128], away[128];
+    path_of(fixture, 77, older);
+    snprintf(away, sizeof away, "%s/away", fixture->path);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(write_capsule(fixture, 0, 3, SMALL), SL_OK);
+        path_of(fixture, id_of(fixture, 0), younger);
+        sl_disk_folder_close(&fixture->folder);
+        assert_int_equal(rename(i == 0 ? younger : away, i == 0 ? away : older), 0);
+        fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "pread"}); // the older one, once
+        assert_int_equal(sl_disk_folder_open(fixture->path, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+        assert_int_equal(fault_end() != NULL, i == 1);
+    }
+    assert_int_equal(access(older, F_OK), -1);
+    assert_int_equal(access(younger, F_OK), 0);
+    assert_int_equal(count(fixture, NULL), 1);
+    assert_true(has(fixture, 0));
 }
 
 // A file that cannot be read while others can is damaged: it is removed after a second attempt to read it, at a start too.
@@ -329,6 +397,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_folder_makes_way_once_where_others_fill_the_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_keeps_what_a_disk_does_not_give_for_a_while, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_keeps_a_file_until_others_are_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_folder_keeps_a_file_while_others_are_read_from_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_folder_removes_a_file_that_is_damaged_when_it_is_read_again, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_folder_keeps_the_younger_file_of_a_capsule, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_reads_a_file_again_before_it_is_removed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_removes_a_file_that_alone_cannot_be_read, setup, teardown),
     };
