@@ -145,7 +145,7 @@ static json_t *drawn(const Sluice__V1__Sampling *s) {
 static json_t *measured(const struct sl_openai_answer *answer, const Sluice__V1__Statistics *s) {
     const Sluice__V1__Retrieval *r = s->retrieval; // NULL: nothing was offloaded
     char caution[SL_CAUTION_BYTES] = "";
-    if (answer->request->message.document[0]) {
+    if (answer->request->message.document[0] || answer->request->message.n_documents > 0) {
         sl_recipe_caution(s->recipe, s->n_prompt_tokens, caution);
     }
     return json_pack(

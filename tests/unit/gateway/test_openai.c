@@ -393,6 +393,27 @@ static void test_one_object(void **state) {
     free(none);
 }
 
+// Only an answer about documents, one or several, says what their recipe lost in texts as long.
+static void test_answers_about_documents_have_a_caution(void **state) {
+    (void)state;
+    static const char *const prompts[] = {"\"documents\": [\"a\", \"b\"]", "\"documents\": [\"a\"]",
+                                          "\"document\": \"a\"", "\"logprobs\": false"};
+    for (int i = 0; i < 4; i++) {
+        char body[160];
+        snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], %s}", prompts[i]);
+        ask(true, body);
+        struct sl_openai_answer answer = {.request = request, .model = "m", .job_id = "job-1", .created = 7};
+        Sluice__V1__Finished finished = finished_by(SLUICE__V1__FINISHED__REASON__LENGTH, "A");
+        statistics.recipe = "score=reconstruct,scope=sinks:4,budget=0.33,heads=pages,when=end,format=int4";
+        statistics.n_prompt_tokens = 9000;
+        char *whole = sl_openai_whole(&answer, &finished);
+        assert_non_null(whole);
+        assert_int_equal(strstr(whole, "\"caution\":\"for questions that come later") != NULL, i < 3);
+        free(whole);
+        sl_openai_answer_cleanup(&answer);
+    }
+}
+
 // A coordinator that reports no statistics does not end the gateway.
 static void test_an_end_without_statistics(void **state) {
     (void)state;
@@ -539,6 +560,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_what_asks_for_nothing_is_ignored_and_named, forget),
         cmocka_unit_test_teardown(test_what_asks_for_something_is_refused, forget),
         cmocka_unit_test_teardown(test_several_prompts, forget),
+        cmocka_unit_test_teardown(test_answers_about_documents_have_a_caution, forget),
         cmocka_unit_test_teardown(test_an_end_without_statistics, forget),
         cmocka_unit_test_teardown(test_choices_of_several_prompts, forget),
         cmocka_unit_test(test_codes_that_clients_look_for),
