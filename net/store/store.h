@@ -41,7 +41,7 @@ struct sl_store_job {
     bool (*alive)(void *arg);
     void *arg;
     int64_t max_slots;    // of the session that a capsule becomes; 0: the plan's
-    int64_t whole_tokens; // the prompt is known to begin with a capsule of so many tokens; 0: not known
+    int64_t whole_tokens; // the prompt is known to begin with a capsule of this many tokens; 0: not known
 };
 
 struct sl_store_match {
