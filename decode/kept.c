@@ -161,10 +161,21 @@ bool sl_kept_drop_oldest(struct sl_kept *kept) {
     return any;
 }
 
-// Returns how many bytes of the arena destroying the session frees, or some more: each page may be rounded up.
-static size_t most_bytes(const struct sl_session *session) {
+// Returns whether the session shares the pages of a base in the list. Lock held.
+static bool is_on_base(const struct sl_kept *kept, const struct sl_session *session) {
+    const struct sl_kept_session *one = session->base ? kept->first : NULL;
+    while (one && one->session != session->base) {
+        one = one->next;
+    }
+    return one != NULL;
+}
+
+// Returns how many bytes of the arena destroying the session frees, or some more: each page may be rounded up. Those that it shares with a
+// base in the list count there. Lock held.
+static size_t most_bytes(const struct sl_kept *kept, const struct sl_session *session) {
     size_t bytes = session->taken_bytes;
-    for (int i = 0; i < session->n_spans; i++) {
+    int n_spans = is_on_base(kept, session) ? 0 : session->n_spans;
+    for (int i = 0; i < n_spans; i++) {
         bytes += sl_arena_rounded(session->spans[i].bytes);
     }
     for (int l = 0; l < session->geometry.n_layers; l++) {
@@ -179,7 +190,7 @@ bool sl_kept_make_room(struct sl_kept *kept, struct sl_ledger *ledger, size_t by
     size_t idle_bytes = 0;
     pthread_mutex_lock(&kept->mutex);
     for (const struct sl_kept_session *one = kept->first; one; one = one->next) {
-        idle_bytes += one->session && !one->ledger ? most_bytes(one->session) : 0;
+        idle_bytes += one->session && !one->ledger ? most_bytes(kept, one->session) : 0;
     }
     pthread_mutex_unlock(&kept->mutex);
     struct sl_arena_stats arena;

@@ -166,6 +166,40 @@ static void test_kept_makes_room_only_where_that_helps(void **state) {
     sl_arena_destroy(&arena);
 }
 
+// Conversations on a document do not go for a request that cannot fit: their pages are there once.
+static void test_kept_makes_no_room_from_pages_that_are_shared(void **state) {
+    (void)state;
+    const size_t arena_bytes = (size_t)1 << 20;
+    struct sl_arena *arena;
+    struct sl_ledger *ledger;
+    struct sl_kept kept;
+    char name[SL_LEASE_ID_BYTES];
+    assert_int_equal(sl_arena_create_mapped(arena_bytes, &arena, NULL), SL_OK);
+    assert_int_equal(sl_ledger_create(arena, &ledger, NULL), SL_OK);
+    sl_kept_init(&kept);
+    const struct sl_hash128 keys[2] = {{{1}}, {{2}}};
+    const struct sl_kept_prompt prompt = {.id = {1, 2, {{9}}}, .keys = keys, .n_keys = 2, .max_slots = 200};
+    struct sl_session *session = capsule_session(arena, 128);
+    sl_kept_put_base(&kept, &prompt, 128, &session);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(sl_kept_share(&kept, &prompt, 128, &session, NULL), SL_OK);
+        assert_int_equal(sl_kept_put(&kept, &prompt.id, &session, 600000, name, NULL), SL_OK);
+    }
+    const size_t base_bytes = (size_t)sl_kept_base_bytes(&kept);
+    assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_OK); // of a job
+    assert_false(sl_kept_make_room(&kept, ledger, arena_bytes / 2 + base_bytes));
+    assert_int_equal(sl_kept_count(&kept), 3);
+    for (int i = 0; i < 4; i++) { // the base is the last one that goes
+        assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_AGAIN);
+        assert_true(sl_kept_make_room(&kept, ledger, arena_bytes / 2));
+    }
+    assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_OK);
+    sl_ledger_return(ledger, arena_bytes);
+    sl_kept_cleanup(&kept);
+    sl_ledger_destroy(&ledger);
+    sl_arena_destroy(&arena);
+}
+
 static void test_kept_bases_are_shared_and_stay_while_they_are(void **state) {
     (void)state;
     struct sl_arena *arena;
@@ -307,6 +341,7 @@ int main(void) {
         cmocka_unit_test(test_kept_reaps_whose_time_is_over),
         cmocka_unit_test(test_kept_is_waited_for_while_it_is_lent),
         cmocka_unit_test(test_kept_makes_room_only_where_that_helps),
+        cmocka_unit_test(test_kept_makes_no_room_from_pages_that_are_shared),
         cmocka_unit_test(test_kept_bases_are_shared_and_stay_while_they_are),
         cmocka_unit_test(test_kept_bases_that_end_within_a_page_are_shared_whole),
         cmocka_unit_test(test_kept_bases_are_fetched_one_at_a_time),
