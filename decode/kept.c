@@ -280,30 +280,23 @@ void sl_kept_put_base(struct sl_kept *kept, const struct sl_kept_prompt *prompt,
     sl_kept_put_back(kept, one);
 }
 
-// Shares a base, which becomes the most recently used. Lock held.
-static enum sl_status share(struct sl_kept *kept, struct sl_kept_session **at, const struct sl_kept_prompt *prompt,
-                            int64_t n_tokens, struct sl_session **session_out, struct sl_error *err) {
-    SL_TRY(sl_session_share((*at)->session, n_tokens, prompt->max_slots, prompt->copy, prompt->copy_arg, session_out,
-                            err));
+// Returns a reference to a base, which becomes the most recently used. Lock held.
+static struct sl_session *use(struct sl_kept *kept, struct sl_kept_session **at, const struct sl_kept_prompt *prompt,
+                              int64_t n_tokens) {
     struct sl_kept_session *one = unlink_at(at);
     append(kept, one);
     note_use(one, prompt, n_tokens);
-    return SL_OK;
+    return sl_session_ref(one->session);
 }
 
-enum sl_status sl_kept_share(struct sl_kept *kept, const struct sl_kept_prompt *prompt, int64_t n_tokens,
-                             struct sl_session **session_out, struct sl_error *err) {
-    SL_FAIL_IF(n_tokens < SL_PREFIX_BLOCK || n_tokens / SL_PREFIX_BLOCK > prompt->n_keys, err, SL_ERR_INVALID,
-               "a prompt of %lld blocks does not begin with %lld tokens", (long long)prompt->n_keys,
-               (long long)n_tokens);
+static struct sl_session *use_base(struct sl_kept *kept, const struct sl_kept_prompt *prompt, int64_t n_tokens) {
     SL_LOCKED(&kept->mutex);
     struct sl_kept_session **at = find_base(kept, &prompt->id);
-    return *at ? share(kept, at, prompt, n_tokens, session_out, err)
-               : sl_fail(err, SL_ERR_NOT_FOUND, "this worker does not hold the capsule");
+    return *at ? use(kept, at, prompt, n_tokens) : NULL;
 }
 
-enum sl_status sl_kept_share_longest(struct sl_kept *kept, const struct sl_kept_prompt *prompt,
-                                     struct sl_session **session_out, struct sl_error *err) {
+static struct sl_session *use_longest(struct sl_kept *kept, const struct sl_kept_prompt *prompt,
+                                      int64_t *n_tokens_out) {
     struct sl_kept_session **best = NULL;
     SL_LOCKED(&kept->mutex);
     for (struct sl_kept_session **at = &kept->first; *at; at = &(*at)->next) {
@@ -316,7 +309,35 @@ enum sl_status sl_kept_share_longest(struct sl_kept *kept, const struct sl_kept_
             best = at;
         }
     }
-    return best ? share(kept, best, prompt, (*best)->n_matched, session_out, err)
+    *n_tokens_out = best ? (*best)->n_matched : 0;
+    return best ? use(kept, best, prompt, *n_tokens_out) : NULL;
+}
+
+// Shares a base and drops the reference to it. Not under the lock, which the engine's thread takes before every step: the last page of each
+// head is copied.
+static enum sl_status share(struct sl_session *base, const struct sl_kept_prompt *prompt, int64_t n_tokens,
+                            struct sl_session **session_out, struct sl_error *err) {
+    enum sl_status status =
+        sl_session_share(base, n_tokens, prompt->max_slots, prompt->copy, prompt->copy_arg, session_out, err);
+    sl_session_destroy(&base);
+    return status;
+}
+
+enum sl_status sl_kept_share(struct sl_kept *kept, const struct sl_kept_prompt *prompt, int64_t n_tokens,
+                             struct sl_session **session_out, struct sl_error *err) {
+    SL_FAIL_IF(n_tokens < SL_PREFIX_BLOCK || n_tokens / SL_PREFIX_BLOCK > prompt->n_keys, err, SL_ERR_INVALID,
+               "a prompt of %lld blocks does not begin with %lld tokens", (long long)prompt->n_keys,
+               (long long)n_tokens);
+    struct sl_session *base = use_base(kept, prompt, n_tokens);
+    return base ? share(base, prompt, n_tokens, session_out, err)
+                : sl_fail(err, SL_ERR_NOT_FOUND, "this worker does not hold the capsule");
+}
+
+enum sl_status sl_kept_share_longest(struct sl_kept *kept, const struct sl_kept_prompt *prompt,
+                                     struct sl_session **session_out, struct sl_error *err) {
+    int64_t n_tokens;
+    struct sl_session *base = use_longest(kept, prompt, &n_tokens);
+    return base ? share(base, prompt, n_tokens, session_out, err)
                 : sl_fail(err, SL_ERR_NOT_FOUND, "this worker holds no beginning of the prompt");
 }
 

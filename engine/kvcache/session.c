@@ -267,8 +267,7 @@ enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64
     session->n_tokens = n_tokens;
     session->spans = base->spans;
     session->n_spans = base->n_spans;
-    session->base = base;
-    atomic_fetch_add(&base->n_refs, 1);
+    session->base = sl_session_ref(base);
     for (int i = 0; status == SL_OK && i < n_layers * base->geometry.n_kv_heads; i++) {
         int l = i / base->geometry.n_kv_heads, h = i % base->geometry.n_kv_heads;
         bool whole = n_tokens == base->n_tokens;

@@ -73,7 +73,7 @@ struct sl_session {
         *spans; // [n_spans], by address: the adopted block, those that its pages moved to, or the base's
     int n_spans;
     struct sl_session *base; // a reference to the session whose pages this one shares; NULL: none
-    atomic_int n_refs;       // the owner, and sessions that share this one's pages
+    atomic_int n_refs;       // the owner's, of sessions that share this one's pages, and of sl_session_ref()
     size_t taken_bytes;      // bytes of held pages that came from the arena one by one
     uint32_t *n_before;      // [n_kv_heads] scratch of sl_session_reserve()
     void *tables;            // one allocation that holds layers, heads, pages and n_before
@@ -129,6 +129,11 @@ void sl_session_destroy(struct sl_session **session);
 typedef void (*sl_session_copy_fn)(void *arg, void *to, const void *from, size_t bytes);
 enum sl_status sl_session_share(struct sl_session *base, int64_t n_tokens, int64_t max_slots, sl_session_copy_fn copy,
                                 void *arg, struct sl_session **session_out, struct sl_error *err);
+// Returns another reference, for sl_session_destroy(): the session stays until then.
+static inline struct sl_session *sl_session_ref(struct sl_session *session) {
+    atomic_fetch_add(&session->n_refs, 1);
+    return session;
+}
 // Returns whether other sessions share this one's pages: destroying it frees no memory.
 static inline bool sl_session_is_shared(const struct sl_session *session) {
     return atomic_load(&session->n_refs) > 1;

@@ -269,6 +269,52 @@ static void test_kept_bases_that_end_within_a_page_are_shared_whole(void **state
     sl_arena_destroy(&arena);
 }
 
+struct copying {
+    struct sl_kept kept;
+    struct sl_kept_prompt prompt;
+    struct sl_session *other; // of the same capsule
+    int n;
+};
+
+// Meanwhile another base takes the place of the one that is copied.
+static void copy_and_replace(void *arg, void *to, const void *from, size_t bytes) {
+    struct copying *copying = arg;
+    copying->n++;
+    assert_int_equal(pthread_mutex_trylock(&copying->kept.mutex), 0); // the engine's thread does not wait
+    pthread_mutex_unlock(&copying->kept.mutex);
+    assert_false(sl_kept_drop_oldest(&copying->kept)); // that would free no memory
+    sl_kept_put_base(&copying->kept, &copying->prompt, 150, &copying->other);
+    memcpy(to, from, bytes);
+}
+
+static void test_kept_bases_are_copied_without_the_lock(void **state) {
+    (void)state;
+    struct sl_arena *arena;
+    struct copying copying = {0};
+    assert_int_equal(sl_arena_create_mapped((size_t)1 << 20, &arena, NULL), SL_OK);
+    sl_kept_init(&copying.kept);
+    const struct sl_hash128 keys[2] = {{{1}}, {{2}}};
+    copying.prompt = (struct sl_kept_prompt){.id = {1, 2, {{9}}},
+                                             .keys = keys,
+                                             .n_keys = 2,
+                                             .max_slots = 200,
+                                             .copy = copy_and_replace,
+                                             .copy_arg = &copying};
+    struct sl_session *one = NULL, *base = capsule_session(arena, 150);
+    copying.other = capsule_session(arena, 150);
+    sl_kept_put_base(&copying.kept, &copying.prompt, 150, &base);
+    assert_int_equal(sl_kept_share(&copying.kept, &copying.prompt, 150, &one, NULL), SL_OK);
+    assert_int_equal(copying.n, 1);
+    assert_int_equal(one->layers[0].heads[0].n_pages, 3); // it keeps the base that has gone
+    sl_session_destroy(&one);
+    assert_true(sl_kept_drop_oldest(&copying.kept));
+    sl_kept_cleanup(&copying.kept);
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(arena, &stats);
+    assert_int_equal(stats.used_bytes, 0);
+    sl_arena_destroy(&arena);
+}
+
 static void *end_soon(void *arg) {
     sl_sleep_ms(20);
     sl_kept_end_fetch(((void **)arg)[0], ((void **)arg)[1]);
@@ -344,6 +390,7 @@ int main(void) {
         cmocka_unit_test(test_kept_makes_no_room_from_pages_that_are_shared),
         cmocka_unit_test(test_kept_bases_are_shared_and_stay_while_they_are),
         cmocka_unit_test(test_kept_bases_that_end_within_a_page_are_shared_whole),
+        cmocka_unit_test(test_kept_bases_are_copied_without_the_lock),
         cmocka_unit_test(test_kept_bases_are_fetched_one_at_a_time),
         cmocka_unit_test(test_kept_hands_over_sessions_with_their_promise),
     };
