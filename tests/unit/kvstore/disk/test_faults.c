@@ -343,7 +343,7 @@ static void test_folder_removes_a_file_that_is_damaged_when_it_is_read_again(voi
     assert_int_equal(bytes_of_files(fixture), 0);
 }
 
-// Of two files of a capsule the younger one stays, also where the older one is read last.
+// The younger of two files of a capsule stays, also where the older one is read last.
 static void test_folder_keeps_the_younger_file_of_a_capsule(void **state) {
     struct fixture *fixture = *state;
     char older[128], younger[128], away[128];
