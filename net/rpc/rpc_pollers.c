@@ -10,10 +10,11 @@
  *             those that are wanted are all stuck: they work without a new event since     another thread polls
  *               the last look, on an event, or inside of gRPC (when a connection ends,
  *               its calls take some 100 us each)
- *             all use a whole processor, at MANY looks in a row                            another thread polls
+ *             at MANY looks in a row, each is stuck, or waits for less than a tenth        another thread polls
+ *               of the time, or uses a whole processor
  *             neither, for CALM looks, or there are no events                              one thread less polls
- *             for VISIT_NS, gRPC had an event ready whenever it was asked: it does not     the thread visits the sockets
- *               look at sockets then, also if its thread gets little of a processor          before it takes the next event
+ *             for VISIT_NS, gRPC had an event ready whenever it was asked: it does not     the thread visits the sockets: gRPC
+ *               look at sockets then, also if its thread gets little of a processor          reads one of those that are ready
  *
  *         Tags do little; code that must wait runs on another thread, or on a fiber: the polling thread itself runs the fibers that a
  *         tag makes ready, if most others could poll. A wake of another thread takes longer than most of what they do.
@@ -52,16 +53,16 @@ struct poller {
     clockid_t clock; // of the processor time that it has used
     bool polls;      // or handles an event; under the mutex
     atomic_bool handles;
-    atomic_llong n_events;
+    atomic_llong n_events, waited_ns; // waited_ns: for those that were not ready, at the sockets
     // As the watcher has seen it last:
-    int64_t seen_events, seen_cpu_ns;
+    int64_t seen_events, seen_waited_ns, seen_cpu_ns;
 };
 
 static struct {
     grpc_completion_queue *queue;
     grpc_completion_queue *visits; // without events: a thread that asks it is at the sockets of all queues
     struct poller pollers[N_POLLERS];
-    int n;                // how many there are
+    atomic_int n;         // how many there are
     atomic_int n_wanted;  // changed under the mutex, as the next one
     atomic_int n_polling; // more than are wanted: one leaves soon; fewer: one comes
     atomic_int n_handling;
@@ -137,7 +138,8 @@ void sl_rpc_tags_run(void *tag, int ok) {
 }
 
 static void handle(void *tag, int ok) {
-    const bool carries = atomic_fetch_add(&all.n_handling, 1) < N_POLLERS / 2; // the others stay with the sockets
+    const bool carries =
+        atomic_fetch_add(&all.n_handling, 1) < atomic_load(&all.n) / 2; // the others stay with the sockets
     run_tags(tag, ok, carries);
     if (carries) {
         sl_carrier_end();
@@ -156,19 +158,22 @@ static void *poll_queue(void *arg) {
     struct poller *own = arg;
     SL_WITH_LOCK(&all.mutex, join(own));
     for (int64_t visited_ns = sl_now_ns();;) {
-        const int64_t begin_ns = sl_now_ns();
+        int64_t begin_ns = sl_now_ns();
         if (begin_ns - visited_ns > VISIT_NS) {
-            visited_ns = begin_ns;
             (void)grpc_completion_queue_next(all.visits, gpr_time_0(GPR_CLOCK_MONOTONIC), NULL);
+            visited_ns = begin_ns = sl_now_ns(); // a visit is no wait
         }
         grpc_event event = grpc_completion_queue_next(all.queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
         if (event.type == GRPC_QUEUE_SHUTDOWN) {
             return NULL;
         }
         atomic_store(&own->handles, true);
-        atomic_fetch_add(&own->n_events, 1);
         const int64_t now_ns = sl_now_ns();
-        visited_ns = now_ns - begin_ns > WAIT_NS ? now_ns : visited_ns;
+        if (now_ns - begin_ns > WAIT_NS) {
+            visited_ns = now_ns;
+            atomic_fetch_add(&own->waited_ns, now_ns - begin_ns);
+        }
+        atomic_fetch_add(&own->n_events, 1);
         call_watcher();
         handle(event.tag, event.success);
         atomic_store(&own->handles, false);
@@ -188,13 +193,17 @@ static void look_at(struct poller *poller, int64_t span_ns, int *n_stuck, int *n
     struct timespec used = {0};
     (void)clock_gettime(poller->clock, &used);
     const int64_t cpu_ns = used.tv_sec * SL_NS_PER_S + used.tv_nsec, used_ns = cpu_ns - poller->seen_cpu_ns;
-    const int64_t n_events = atomic_load(&poller->n_events);
+    const int64_t n_events = atomic_load(&poller->n_events), waited_ns = atomic_load(&poller->waited_ns);
     // One that waits uses nearly nothing. One that works may get little of a processor that others use, too.
     const bool works = atomic_load(&poller->handles) || used_ns > span_ns / 10;
-    *n_stuck += works && n_events == poller->seen_events;
-    *n_saturated += used_ns > span_ns / 10 * 9;
-    *is_quiet &= !works && n_events == poller->seen_events;
+    const bool has_events = n_events != poller->seen_events, is_stuck = works && !has_events;
+    // One that hardly waits is behind, also if others use its processor, or if what it runs blocks for a moment.
+    const bool hardly_waits = has_events && waited_ns - poller->seen_waited_ns < span_ns / 10;
+    *n_stuck += is_stuck;
+    *n_saturated += is_stuck || hardly_waits || used_ns > span_ns / 10 * 9;
+    *is_quiet &= !works && !has_events;
     poller->seen_events = n_events;
+    poller->seen_waited_ns = waited_ns;
     poller->seen_cpu_ns = cpu_ns;
 }
 

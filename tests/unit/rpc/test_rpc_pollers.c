@@ -20,7 +20,10 @@ enum sl_status __real_sl_thread_start(const char *name, void *(*fn)(void *), voi
 enum sl_status __wrap_sl_thread_start(const char *name, void *(*fn)(void *), void *arg, pthread_t *thread_out,
                                       struct sl_error *err);
 
+enum { ALL = 1000 };
+
 static bool has_watcher;
+static int n_pollers, most_pollers = ALL; // that are started
 
 static void *end_at_once(void *) {
     return NULL;
@@ -28,6 +31,7 @@ static void *end_at_once(void *) {
 
 enum sl_status __wrap_sl_thread_start(const char *name, void *(*fn)(void *), void *arg, pthread_t *thread_out,
                                       struct sl_error *err) {
+    SL_FAIL_IF(strcmp(name, "rpc-poll") == 0 && n_pollers++ >= most_pollers, err, SL_ERR_EXHAUSTED, "no more threads");
     return __real_sl_thread_start(name, strcmp(name, "rpc-watch") == 0 && !has_watcher ? end_at_once : fn, arg,
                                   thread_out, err);
 }
@@ -47,6 +51,7 @@ static void begin(bool watches, bool serves) {
     has_watcher = watches;
     shared.is_over = false;
     shared.n_there = 0;
+    n_pollers = 0;
     sl_rpc_init();
     echo_init(&shared.echo);
     if (serves) {
@@ -82,11 +87,14 @@ static void keep_thread(void) {
     SL_WITH_LOCK(&shared.mutex, shared.n_there--);
 }
 
+static int count_there(void) {
+    SL_LOCKED(&shared.mutex);
+    return shared.n_there;
+}
+
 static void await_there(int n) {
-    const int64_t end_ns = sl_deadline_in_ms(WAIT_MS);
-    for (int n_there = -1; n_there != n; sl_sleep_ms(1)) {
+    for (const int64_t end_ns = sl_deadline_in_ms(WAIT_MS); count_there() != n; sl_sleep_ms(1)) {
         assert_true(sl_now_ns() < end_ns);
-        SL_WITH_LOCK(&shared.mutex, n_there = shared.n_there);
     }
 }
 
@@ -135,19 +143,81 @@ grpc_event __wrap_grpc_completion_queue_next(grpc_completion_queue *queue, gpr_t
     return __real_grpc_completion_queue_next(queue, deadline, reserved);
 }
 
+static atomic_int n_gone_on;
+
 static void go_on(struct sl_rpc_tag *, bool) {
     atomic_store(&shall_work, true);
+    atomic_fetch_add(&n_gone_on, 1);
 }
 
 static void test_another_thread_polls_while_one_works_inside_of_grpc(void **state) {
     (void)state;
     struct sl_rpc_tag tag = {go_on};
+    atomic_store(&n_gone_on, 0);
     begin(true, true);
-    complete(&tag);
-    await_there(1);
+    for (int n = 1; count_there() == 0; n++) { // a second one that was wanted for a moment leaves after its event
+        complete(&tag);
+        assert_true(echo_reaches(&n_gone_on, n, WAIT_MS));
+        for (int i = 0; i < 1000 && count_there() == 0; i++) {
+            sl_sleep_ms(1);
+        }
+    }
     assert_answered();
     finish();
     end();
+}
+
+int64_t __real_sl_deadline_in_ms(int64_t ms);
+int64_t __wrap_sl_deadline_in_ms(int64_t ms);
+
+static atomic_int slowness = 1; // of the watcher
+
+SL_APART static bool is_on(const char *wanted) {
+    char name[16] = "";
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    return strcmp(name, wanted) == 0;
+}
+
+int64_t __wrap_sl_deadline_in_ms(int64_t ms) {
+    const int times = atomic_load(&slowness);
+    return __real_sl_deadline_in_ms(times > 1 && is_on("rpc-watch") ? ms * times : ms);
+}
+
+static struct dozer {
+    struct sl_rpc_tag tag;
+    atomic_bool is_queued;
+} dozers[64];
+static atomic_int n_dozing;
+static atomic_bool two_doze;
+
+// Blocks for much less than the time between two looks of the watcher, and uses no processor.
+static void doze(struct sl_rpc_tag *tag, bool) {
+    if (atomic_fetch_add(&n_dozing, 1) > 0) {
+        atomic_store(&two_doze, true);
+    }
+    sl_sleep_ms(2);
+    atomic_fetch_sub(&n_dozing, 1);
+    atomic_store(&((struct dozer *)tag)->is_queued, false);
+}
+
+static void test_another_thread_polls_when_one_hardly_waits_for_events(void **state) {
+    (void)state;
+    const int n = sizeof dozers / sizeof *dozers;
+    const int64_t end_ns = sl_deadline_in_ms(WAIT_MS);
+    atomic_store(&slowness, 10); // else a tag is suspended from one look to the next, now and then: stuck
+    begin(true, false);
+    for (; !atomic_load(&two_doze); sl_sleep_ms(1)) {
+        assert_true(sl_now_ns() < end_ns);
+        for (int i = 0; i < n; i++) { // this thread completes them: a poller's own would be one event
+            if (!atomic_exchange(&dozers[i].is_queued, true)) {
+                dozers[i].tag.fn = doze;
+                complete(&dozers[i].tag);
+            }
+        }
+    }
+    end(); // handles those that are left
+    atomic_store(&slowness, 1);
+    assert_int_equal(atomic_load(&n_dozing), 0);
 }
 
 static atomic_int n_busy;
@@ -180,7 +250,7 @@ static void test_sockets_are_read_while_an_event_is_always_ready(void **state) {
 }
 
 static struct sl_bell rung;
-static int n_rings, n_heard;
+static atomic_int n_rings; // changed under the mutex
 
 static void ring(struct sl_rpc_tag *, bool) {
     pthread_mutex_lock(&shared.mutex);
@@ -188,20 +258,31 @@ static void ring(struct sl_rpc_tag *, bool) {
     sl_bell_ring(&rung, &shared.mutex, 1);
 }
 
-SL_APART static bool is_on_poller(void) {
-    char name[16] = "";
-    pthread_getname_np(pthread_self(), name, sizeof name);
-    return strcmp(name, "rpc-poll") == 0;
+static void await_ring(void) {
+    SL_LOCKED(&shared.mutex);
+    for (const int n_heard = n_rings; n_heard == n_rings;) {
+        sl_bell_wait(&rung, &shared.mutex, SL_NO_DEADLINE);
+    }
+}
+
+// Rings if a fiber waits for it. Returns whether one did.
+static bool ring_fiber(struct sl_rpc_tag *tag) {
+    const int n_before = atomic_load(&n_rings);
+    bool waits;
+    SL_WITH_LOCK(&shared.mutex, waits = rung.waiters != NULL);
+    if (waits) {
+        complete(tag);
+        assert_true(echo_reaches(&n_rings, n_before + 1, WAIT_MS));
+    }
+    sl_sleep_ms(1);
+    return waits;
 }
 
 // Computes when the thread that polls runs it, and not another one that was faster.
 static void compute(void *) {
     do {
-        SL_LOCKED(&shared.mutex);
-        for (n_heard = n_rings; n_heard == n_rings;) {
-            sl_bell_wait(&rung, &shared.mutex, SL_NO_DEADLINE);
-        }
-    } while (!is_on_poller());
+        await_ring();
+    } while (!is_on("rpc-poll"));
     sl_fiber_compute();
     keep_thread();
 }
@@ -212,19 +293,53 @@ static void test_another_thread_polls_while_a_fiber_computes(void **state) {
     struct sl_error err;
     begin(false, true);
     assert_int_equal(sl_fiber_start("computes", compute, NULL, &err), SL_OK);
-    const int64_t end_ns = sl_deadline_in_ms(WAIT_MS);
-    for (int n_there = 0; n_there == 0;) {
+    for (const int64_t end_ns = sl_deadline_in_ms(WAIT_MS); count_there() == 0;) {
         assert_true(sl_now_ns() < end_ns);
-        bool waits;
-        SL_WITH_LOCK(&shared.mutex, n_there = shared.n_there; waits = rung.waiters != NULL);
-        if (waits) {
-            complete(&tag);
-        }
-        sl_sleep_ms(1);
+        (void)ring_fiber(&tag);
     }
     assert_answered();
     finish();
     end();
+}
+
+static atomic_int n_blocking;
+
+// Blocks each thread that polls and runs it.
+static void block(void *) {
+    for (bool is_over = false; !is_over;) {
+        await_ring();
+        if (is_on("rpc-poll")) {
+            keep_thread();
+        }
+        SL_WITH_LOCK(&shared.mutex, is_over = shared.is_over);
+    }
+    atomic_fetch_sub(&n_blocking, 1);
+}
+
+// However few could be started, fibers that block do not keep all of them.
+static void test_one_of_two_threads_that_poll_runs_no_fibers(void **state) {
+    (void)state;
+    struct sl_rpc_tag tag = {ring};
+    struct sl_error err;
+    most_pollers = 2;
+    begin(true, true);
+    for (int i = 0; i < 2; i++) {
+        const int64_t end_ns = sl_deadline_in_ms(WAIT_MS);
+        atomic_fetch_add(&n_blocking, 1);
+        assert_int_equal(sl_fiber_start("blocks", block, NULL, &err), SL_OK);
+        for (int n = 0; count_there() == i && (i == 0 || n < 100);) {
+            assert_true(sl_now_ns() < end_ns);
+            n += ring_fiber(&tag);
+        }
+    }
+    assert_int_equal(count_there(), 1);
+    assert_answered();
+    finish();
+    while (atomic_load(&n_blocking) > 0) {
+        (void)ring_fiber(&tag);
+    }
+    end();
+    most_pollers = ALL;
 }
 
 static void let_go(struct sl_rpc_tag *, bool) {
@@ -246,8 +361,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_another_thread_polls_when_those_that_poll_are_stuck),
         cmocka_unit_test(test_another_thread_polls_while_one_works_inside_of_grpc),
+        cmocka_unit_test(test_another_thread_polls_when_one_hardly_waits_for_events),
         cmocka_unit_test(test_sockets_are_read_while_an_event_is_always_ready),
         cmocka_unit_test(test_another_thread_polls_while_a_fiber_computes),
+        cmocka_unit_test(test_one_of_two_threads_that_poll_runs_no_fibers),
         cmocka_unit_test(test_what_is_left_is_handled_at_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
