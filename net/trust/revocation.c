@@ -159,10 +159,11 @@ uint64_t sl_revocations_edition(struct sl_revocations *revocations) {
     if (!revocations) {
         return 0;
     }
-    if (sl_now_ns() >= atomic_load(&revocations->look_at_ns)) {
-        SL_LOCKED(&revocations->mutex);
+    // While one thread reads the lists, the others go on with the edition before: readers of streams ask at each message.
+    if (sl_now_ns() >= atomic_load(&revocations->look_at_ns) && pthread_mutex_trylock(&revocations->mutex) == 0) {
         look_again(revocations);
         atomic_store(&revocations->look_at_ns, sl_deadline_in_ms(LOOK_MS));
+        pthread_mutex_unlock(&revocations->mutex);
     }
     return atomic_load(&revocations->n_read);
 }

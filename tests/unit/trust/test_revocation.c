@@ -9,6 +9,8 @@
 
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +141,51 @@ static void test_revocation_follows_its_file(void **state) {
     assert_int_equal(check(revocations, "worker-b.pem", &err), SL_OK);
     make("-worker/b");
     assert_int_equal(becomes(revocations, "worker-b.pem", SL_ERR_DENIED), SL_ERR_DENIED);
+    sl_revocations_close(&revocations);
+}
+
+X509_CRL *__real_PEM_read_bio_X509_CRL(BIO *file, X509_CRL **into, pem_password_cb *password, void *arg);
+X509_CRL *__wrap_PEM_read_bio_X509_CRL(BIO *file, X509_CRL **into, pem_password_cb *password, void *arg);
+
+static atomic_bool reads_long, is_reading, was_waited_for;
+
+X509_CRL *__wrap_PEM_read_bio_X509_CRL(BIO *file, X509_CRL **into, pem_password_cb *password, void *arg) {
+    for (const int64_t end_ns = sl_deadline_in_ms(DEADLINE_MS); atomic_load(&reads_long); sl_sleep_ms(1)) {
+        atomic_store(&is_reading, true);
+        if (sl_now_ns() >= end_ns) {
+            atomic_store(&was_waited_for, true);
+            break;
+        }
+    }
+    return __real_PEM_read_bio_X509_CRL(file, into, password, arg);
+}
+
+static void *await_edition(void *revocations) {
+    const uint64_t before = sl_revocations_edition(revocations);
+    const int64_t end_ns = sl_deadline_in_ms(3 * DEADLINE_MS);
+    while (sl_revocations_edition(revocations) == before && sl_now_ns() < end_ns) {
+        sl_sleep_ms(1);
+    }
+    return NULL;
+}
+
+// Lists may be long. A thread that handles messages does not wait until another one has read them.
+static void test_revocation_is_read_by_one_and_awaited_by_none(void **state) {
+    (void)state;
+    pthread_t reader;
+    struct sl_revocations *revocations = open_list();
+    const uint64_t before = sl_revocations_edition(revocations);
+    atomic_store(&reads_long, true);
+    assert_int_equal(pthread_create(&reader, NULL, await_edition, revocations), 0);
+    make("-worker/a");
+    for (const int64_t end_ns = sl_deadline_in_ms(DEADLINE_MS); !atomic_load(&is_reading); sl_sleep_ms(1)) {
+        assert_true(sl_now_ns() < end_ns);
+    }
+    assert_int_equal(sl_revocations_edition(revocations), before);
+    assert_false(atomic_load(&was_waited_for));
+    atomic_store(&reads_long, false);
+    pthread_join(reader, NULL);
+    assert_int_equal(sl_revocations_edition(revocations), before + 1);
     sl_revocations_close(&revocations);
 }
 
@@ -315,6 +362,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_revocation_may_be_taken_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_without_a_list_is_of_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_follows_its_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_revocation_is_read_by_one_and_awaited_by_none, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_is_by_the_authority_alone, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_is_by_the_issuer, setup, teardown),
         cmocka_unit_test_setup_teardown(test_revocation_past_its_day_is_used, setup, teardown),
