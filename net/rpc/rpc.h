@@ -132,8 +132,8 @@ const char *sl_rpc_server_address(const struct sl_rpc_server *server); // "HOST:
 void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms);
 
 // Queues a message to the client; waits until the transport has taken the one before. SL_ERR_CANCELLED: the client is gone, the
-// deadline has passed, or the message before was not taken. SL_ERR_INTERNAL: not the method's reply (logged). The caller keeps
-// the message.
+// deadline has passed, or the message before was not taken. SL_ERR_INTERNAL: not the method's reply, or after the last one (logged).
+// The caller keeps the message.
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message);
 // Keeps the last message of a stream, which travels with the status when the handler returns SL_OK: the client needs no second wake for it.
 enum sl_status sl_rpc_call_send_last(struct sl_rpc_call *call, const ProtobufCMessage *message);

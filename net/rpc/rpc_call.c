@@ -6,9 +6,9 @@
  *         \----accept_tag failed (the server stops)--> freed
  *
  * Design: the handler, the close operation (which reports that the client has gone) and the final status hold
- *         references. A unary call's reply is kept and travels in one batch with the status. A client may never read it, or
- *         never send its request: such calls end after a time, and when too many wait for their clients, the caller with
- *         most of them loses the one that waits longest.
+ *         references. A unary call's reply, or the last message of a stream, is kept and travels in one batch with the status. A
+ *         client may never read it, or never send its request: such calls end after a time, and when too many wait for their
+ *         clients, the caller with most of them loses the one that waits longest.
  * Threads: a handler may send on one thread and receive on another; each operation on one thread at a time.
  */
 #include <assert.h>
@@ -405,12 +405,18 @@ void sl_rpc_call_on_cancel(struct sl_rpc_call *call, void (*fn)(void *), void *a
 
 // ---- messages ------------------------------------------------------------------------------------------------------
 
-static enum sl_status keep_reply(struct sl_rpc_call *call, const ProtobufCMessage *message) {
-    if (call->reply) {
-        sl_log_error("rpc", "%s: sends a second reply that is the last", call->bound->method->path);
+// Rejects a message after the last one, or of another type than the method's reply (NULL: it is packed already).
+static enum sl_status check_message(const struct sl_rpc_call *call, const ProtobufCMessageDescriptor *type) {
+    const struct sl_rpc_method *method = call->bound->method;
+    if (sl_rpc_call_cancelled(call)) {
+        return SL_ERR_CANCELLED;
+    }
+    const bool is_other = type && method->kind != SL_RPC_BIDI && type != method->reply;
+    if (call->reply || is_other) {
+        sl_log_error("rpc", "%s: sends a %s%s", method->path, type ? type->name : "message",
+                     is_other ? ", which is not its reply" : " after the last one");
         return SL_ERR_INTERNAL;
     }
-    call->reply = sl_rpc_message_pack(message);
     return SL_OK;
 }
 
@@ -476,26 +482,21 @@ static enum sl_status send_bytes(struct sl_rpc_call *call, grpc_byte_buffer *byt
 }
 
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message) {
-    if (sl_rpc_call_cancelled(call)) {
-        return SL_ERR_CANCELLED;
+    if (call->bound->method->kind == SL_RPC_UNARY) {
+        return sl_rpc_call_send_last(call, message);
     }
-    const struct sl_rpc_method *method = call->bound->method;
-    if (method->kind != SL_RPC_BIDI && message->descriptor != method->reply) {
-        sl_log_error("rpc", "%s: sends a %s, not a %s", method->path, message->descriptor->name, method->reply->name);
-        return SL_ERR_INTERNAL;
-    }
-    return method->kind == SL_RPC_UNARY ? keep_reply(call, message)
-                                        : send_bytes(call, sl_rpc_message_pack(message), false);
+    SL_TRY(check_message(call, message->descriptor));
+    return send_bytes(call, sl_rpc_message_pack(message), false);
 }
 
 enum sl_status sl_rpc_call_send_last(struct sl_rpc_call *call, const ProtobufCMessage *message) {
-    return sl_rpc_call_cancelled(call) ? SL_ERR_CANCELLED : keep_reply(call, message);
+    SL_TRY(check_message(call, message->descriptor));
+    call->reply = sl_rpc_message_pack(message);
+    return SL_OK;
 }
 
 enum sl_status sl_rpc_call_send_packed(struct sl_rpc_call *call, const uint8_t *packed, size_t n_bytes, bool follows) {
-    if (sl_rpc_call_cancelled(call)) {
-        return SL_ERR_CANCELLED;
-    }
+    SL_TRY(check_message(call, NULL));
     grpc_slice slice = grpc_slice_from_copied_buffer((const char *)packed, n_bytes);
     grpc_byte_buffer *bytes = grpc_raw_byte_buffer_create(&slice, 1); // takes a reference of its own
     grpc_slice_unref(slice);

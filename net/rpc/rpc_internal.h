@@ -259,7 +259,7 @@ struct sl_rpc_call {
     grpc_call_details details; // for unknown methods
     gpr_timespec deadline;
     grpc_byte_buffer *payload; // the request; NULL for bidirectional calls
-    grpc_byte_buffer *reply;   // the reply of a unary call, which is sent with the status
+    grpc_byte_buffer *reply;   // the reply of a unary call, or the last message of a stream: sent with the status
     int64_t accepted_ns;
     atomic_bool has_message;     // gRPC has taken one for the client
     atomic_bool is_streaming;    // the handler of a stream has begun

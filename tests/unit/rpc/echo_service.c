@@ -91,6 +91,19 @@ static enum sl_status watch(void *context, struct sl_rpc_call *call, const Proto
         (void)sl_rpc_call_send_last(call, &event.base); // goes with SL_OK alone
         return sl_fail(err, SL_ERR_NOT_FOUND, "no such job");
     }
+    if (strcmp(request->job_id, "other") == 0) {
+        const Sluice__V1__Job job = SLUICE__V1__JOB__INIT;
+        return sl_rpc_call_send_last(call, &job.base);
+    }
+    if (strcmp(request->job_id, "after the last") == 0) {
+        event.sequence = 1;
+        const bool is_sent = sl_rpc_call_send_last(call, &event.base) == SL_OK;
+        return is_sent && sl_rpc_call_send(call, &event.base) == SL_ERR_INTERNAL &&
+                       sl_rpc_call_send_packed(call, NULL, 0, false) == SL_ERR_INTERNAL &&
+                       sl_rpc_call_send_last(call, &event.base) == SL_ERR_INTERNAL
+                   ? SL_OK
+                   : sl_fail(err, SL_ERR_EXISTS, "a message went out after the last one");
+    }
     if (strcmp(request->job_id, "mute") == 0) { // says nothing until the client leaves
         atomic_fetch_add(&echo->n_mute, 1);
         for (int i = 0; i < 1000 && !sl_rpc_call_cancelled(call); i++) {

@@ -156,6 +156,10 @@ static void test_calls_are_of_the_methods_types(void **state) {
     assert_int_equal(sl_rpc_stream_open(at.to_back, &echo_chat, &request.base, deadline_ns, NULL, &stream, &err),
                      SL_ERR_INTERNAL);
     assert_int_equal(echo_call(at.to_back, &echo_get, "other", 5000, &err), SL_ERR_INTERNAL);
+    int64_t n;
+    assert_int_equal(echo_open(at.to_back, &echo_watch, "other", 1, 5000, &stream, &err), SL_OK);
+    assert_int_equal(read_all(stream, 0, &n, &err), SL_ERR_INTERNAL);
+    sl_rpc_stream_close(&stream);
 }
 
 static void test_stream_delivers_everything_in_order(void **state) {
@@ -164,8 +168,12 @@ static void test_stream_delivers_everything_in_order(void **state) {
         const struct sl_rpc_method *method;
         const char *id;
         int64_t n, delay_ms;
-    } cases[] = {{&echo_watch, "x", 5000, 0}, {&echo_watch, "x", 0, 0},    {&echo_watch, "last", 1, 0},
-                 {&echo_watch, "last", 3, 0}, {&echo_watch, "big", 60, 5}, // 3.6 MB to a slow reader: flow control
+    } cases[] = {{&echo_watch, "x", 5000, 0},
+                 {&echo_watch, "x", 0, 0},
+                 {&echo_watch, "last", 1, 0},
+                 {&echo_watch, "last", 3, 0},
+                 {&echo_watch, "after the last", 1, 0},
+                 {&echo_watch, "big", 60, 5}, // 3.6 MB to a slow reader: flow control
                  {&echo_follow, "x", 500, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct sl_rpc_stream *stream;
