@@ -3,8 +3,8 @@
  * Purpose: channels: connections to servers, which gRPC makes on demand.
  *
  * Design: a server is authenticated when a connection is made. So when the revocation lists have changed, a channel is replaced
- *         before its next call: its connection to a server that was revoked is not used again. rpc_client.c
- *         ends its open streams and uploads; a unary call goes on until its deadline.
+ *         before its next call: its connection to a server that was revoked is not used again. rpc_client.c ends
+ *         open streams that have had a message, and uploads between two messages; other calls go on until their deadline.
  */
 #include <grpc/impl/codegen/propagation_bits.h>
 #include <stdlib.h>
@@ -126,6 +126,11 @@ grpc_call *sl_rpc_channel_call(struct sl_rpc_channel *channel, const char *path,
                                  sl_rpc_queue(), method, NULL, sl_rpc_deadline_to_timespec(deadline_ns), NULL);
     grpc_slice_unref(method);
     return call;
+}
+
+uint64_t sl_rpc_channel_edition(struct sl_rpc_channel *channel) {
+    SL_LOCKED(&channel->mutex);
+    return channel->edition;
 }
 
 void sl_rpc_channel_reset_backoff(struct sl_rpc_channel *channel) {

@@ -288,7 +288,7 @@ enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc
     SL_FAIL_IF(method->kind != SL_RPC_BIDI || deadline_ns == SL_NO_DEADLINE, err, SL_ERR_INTERNAL,
                "%s: is not called in parts, or without a deadline", method->path);
     sl_rpc_live_calls_add(1);
-    const uint64_t edition = sl_rpc_credentials_edition(channel->credentials); // or an older one than the channel's
+    const uint64_t edition = sl_rpc_channel_edition(channel); // before the call, which may renew the channel
     grpc_call *call = sl_rpc_channel_call(channel, method->path, deadline_ns, NULL);
     grpc_byte_buffer *reply = NULL;
     struct outcome outcome;
@@ -439,7 +439,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     pthread_mutex_init(&stream->mutex, NULL);
     outcome_init(&stream->outcome, channel, method);
     sl_rpc_live_calls_add(1);
-    stream->edition = sl_rpc_credentials_edition(channel->credentials);
+    stream->edition = sl_rpc_channel_edition(channel); // before the call, which may renew the channel
     stream->call = sl_rpc_channel_call(channel, method->path, deadline_ns, parent);
 
     grpc_byte_buffer *bytes = sl_rpc_message_pack(request);

@@ -137,6 +137,8 @@ struct sl_rpc_channel {
 // Begins a call. parent: NULL, or the call of a server that it ends with.
 grpc_call *sl_rpc_channel_call(struct sl_rpc_channel *channel, const char *path, int64_t deadline_ns,
                                struct sl_rpc_call *parent);
+// Returns the edition of the revocation lists by which the server was checked; the next call may be checked by a newer one.
+uint64_t sl_rpc_channel_edition(struct sl_rpc_channel *channel);
 void sl_rpc_channel_reset_backoff(struct sl_rpc_channel *channel);
 
 // ---- rpc_pool.c: threads that start and exit on demand ----------------------------------------------------------------
