@@ -16,7 +16,7 @@
  * Invariants: a block returns to its arena only after the fabric has said (on_release) that no late write can land in
  *             it, unless it was taken. A lease that is not renewed ends by itself: the reaper is a separate thread and
  *             does not wait for new work.
- * Threads: any thread may call all functions.
+ * Threads: any thread may call all functions, sl_inbound_destroy() when no other one is in any of them.
  */
 #pragma once
 
