@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fiber/fiber.h"
 #include "base/locked.h"
 #include "net/rpc/rpc_internal.h"
 
@@ -168,7 +169,7 @@ static void start_ops(grpc_op ops[N_START_OPS], grpc_byte_buffer *request, struc
  * Ends a call whose server was revoked since it was authenticated, as if it was lost. Call it when gRPC has connected the
  * call: a message has come, or was sent. *edition_inout: of the revocation lists by which the server was checked.
  */
-static void end_if_revoked(grpc_call *call, const struct outcome *outcome, uint64_t *edition_inout) {
+SL_APART static void end_if_revoked(grpc_call *call, const struct outcome *outcome, uint64_t *edition_inout) {
     const struct sl_rpc_credentials *credentials = outcome->channel->credentials;
     const uint64_t edition = sl_rpc_credentials_edition(credentials);
     struct sl_error err;
@@ -476,12 +477,13 @@ static void check_server(struct sl_rpc_stream *stream) {
     }
 }
 
-// Waits until there is a message, or the end. Looks meanwhile whether the server was revoked. False: there is none until
-// the deadline. Lock held.
+// Waits until there is a message, or the end. Looks meanwhile whether the server was revoked, if there are lists of
+// revoked ones. False: there is none until the deadline. Lock held.
 static bool await_next(struct sl_rpc_stream *stream, int64_t deadline_ns) {
     bool is_over = false;
     while (!has_next(stream) && !is_over) {
-        const int64_t look_ns = sl_deadline_in_ms(REVOKED_MS), until_ns = deadline_ns < look_ns ? deadline_ns : look_ns;
+        const int64_t look_ns = stream->edition > 0 ? sl_deadline_in_ms(REVOKED_MS) : SL_NO_DEADLINE;
+        const int64_t until_ns = deadline_ns < look_ns ? deadline_ns : look_ns;
         if (sl_bell_wait(&stream->changed, &stream->mutex, until_ns) == SL_ERR_DEADLINE) {
             is_over = until_ns == deadline_ns;
             pthread_mutex_unlock(&stream->mutex);
