@@ -22,12 +22,11 @@
 #include "proto/methods.h"
 #include "proto/sluice/v1/documents.pb-c.h"
 
-#define POLL_MS         100   // between checks of the client while nothing happens
-#define STORED_MS       10000 // for the copy to a store, and on a slow network:
-#define STORED_BYTES_MS 50000
-#define STORED_POLL_MS  50
-#define TELLINGS        3 // of the stores, before a text is read; a second each at most
-#define MAX_KEEP_MS     (INT64_C(3650) * 24 * 3600 * 1000)
+#define POLL_MS        100   // between checks of the client while nothing happens
+#define STORED_MS      10000 // for the copy to a store, plus the time for the bytes
+#define STORED_POLL_MS 50
+#define TELLINGS       3 // of the stores, before a text is read; a second each at most
+#define MAX_KEEP_MS    (INT64_C(3650) * 24 * 3600 * 1000)
 
 // A document that is being added. The request's members point into the client's request.
 struct adding {
@@ -374,7 +373,7 @@ static enum sl_status not_stored(const struct adding *adding, int n_stores, stru
 static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *err) {
     struct sl_coordinator *coordinator = adding->coordinator;
     char stores[SL_MAX_HOLDERS][64];
-    int64_t wait_ms = STORED_MS + adding->planned_bytes / STORED_BYTES_MS;
+    int64_t wait_ms = STORED_MS + adding->planned_bytes / SL_SLOW_BYTES_PER_MS;
     int64_t until_ns = sl_deadline_in_ms(adding->document->replicas * wait_ms);
     bool comes = adding->kept == SLUICE__V1__KEPT__KEPT_STORED || adding->kept == SLUICE__V1__KEPT__KEPT_PENDING;
     for (;;) {
@@ -395,7 +394,7 @@ static enum sl_status wait_until_stored(struct adding *adding, struct sl_error *
 enum sl_status sl_coordinator_await_disks(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                                           const struct sl_document *document, struct sl_error *err) {
     int64_t bytes = sl_documents_unwritten_bytes(coordinator->documents, document);
-    int64_t until_ns = sl_deadline_in_ms(STORED_MS + bytes / STORED_BYTES_MS);
+    int64_t until_ns = sl_deadline_in_ms(STORED_MS + bytes / SL_SLOW_BYTES_PER_MS);
     while (bytes > 0 && sl_now_ns() < until_ns) {
         SL_FAIL_IF(sl_rpc_call_cancelled(call), err, SL_ERR_CANCELLED, "the client is gone");
         sl_wait_ms(STORED_POLL_MS);

@@ -22,8 +22,7 @@
 #define STEP_MS        100     // between checks of the client
 #define EXPORT_MS      3600000 // of a call without a deadline
 #define MAX_PIECE_MS   30000   // from one piece of the store to the next
-#define FIRST_PIECE_MS 5000    // until the first one, and the time of reading the capsule from a slow disk:
-#define DISK_BYTES_MS  50000
+#define FIRST_PIECE_MS 5000    // until the first one, plus the time for reading the capsule from a disk
 
 struct exporting {
     struct sl_coordinator *coordinator;
@@ -119,7 +118,7 @@ static enum sl_status next_piece(struct exporting *exporting, int64_t wait_ms, S
 // Opens the capsule at one store, and receives its first piece. SL_ERR_PEER_LOST: it does not have the capsule any more.
 static enum sl_status begin_at(struct exporting *exporting, struct sl_worker *store,
                                Sluice__V1__CapsulePiece **piece_out, struct sl_error *err) {
-    int64_t wait_ms = FIRST_PIECE_MS + exporting->document->capsule_bytes / DISK_BYTES_MS;
+    int64_t wait_ms = FIRST_PIECE_MS + exporting->document->capsule_bytes / SL_SLOW_BYTES_PER_MS;
     snprintf(exporting->store_name, sizeof exporting->store_name, "%s", sl_worker_name(store));
     enum sl_status status = open_store(exporting, store, &exporting->document->capsule, err);
     SL_THEN(status, next_piece(exporting, wait_ms, piece_out, err));

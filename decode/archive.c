@@ -81,7 +81,7 @@ enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call,
     sl_kept_return(&decode->kept, one);
     status = sl_node_check_device(&decode->node, status, err);
     if (status == SL_OK) {
-        int64_t limit = sl_deadline_in_ms(SHIP_MS + (int64_t)(copy.body_bytes / SL_SEND_BYTES_PER_MS)),
+        int64_t limit = sl_deadline_in_ms(SHIP_MS + (int64_t)(copy.body_bytes / SL_SLOW_BYTES_PER_MS)),
                 deadline = sl_rpc_call_deadline_ns(call);
         struct sl_send send = {.destination = request->destination,
                                .body = copy.body,

@@ -138,8 +138,9 @@ void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRe
 // lease.c. Tells the caller of a job that this worker is at work.
 enum sl_status sl_decode_send_alive(struct sl_rpc_call *call);
 
-// Returns whether dropping idle sessions can help to find this many bytes: they hold no staging memory of a device.
-bool sl_decode_drop_helps(struct sl_decode *decode, size_t bytes);
+// Drops the idle session that was used least recently, for a request of this many bytes. False: that would not help. Idle
+// sessions hold no staging memory of a device.
+bool sl_decode_make_room(struct sl_decode *decode, size_t bytes);
 
 // run.c, archive.c, lease.c: handlers of sluice.v1.Decode
 sl_rpc_handler_fn sl_decode_handle_run, sl_decode_handle_archive, sl_decode_handle_reserve;

@@ -8,15 +8,12 @@
 #include "net/node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-bool sl_decode_drop_helps(struct sl_decode *decode, size_t bytes) {
-    if (!sl_node_stages(&decode->node)) {
-        return true;
-    }
-    bool full = sl_ledger_try_promise(decode->node.ledger, bytes) != SL_OK;
-    if (!full) {
+bool sl_decode_make_room(struct sl_decode *decode, size_t bytes) {
+    if (sl_node_stages(&decode->node) && sl_ledger_try_promise(decode->node.ledger, bytes) == SL_OK) {
         sl_ledger_return(decode->node.ledger, bytes);
+        return false;
     }
-    return full;
+    return sl_kept_make_room(&decode->kept, decode->node.ledger, bytes);
 }
 
 enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -34,8 +31,7 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
     do { // dropping an idle conversation fails no job
         status = sl_inbound_open(decode->node.inbound, request->job_id, (size_t)request->capsule_bytes,
                                  (size_t)request->session_bytes, &ticket, err);
-    } while (status == SL_ERR_EXHAUSTED && sl_decode_drop_helps(decode, bytes) &&
-             sl_kept_make_room(&decode->kept, decode->node.ledger, bytes));
+    } while (status == SL_ERR_EXHAUSTED && sl_decode_make_room(decode, bytes));
     SL_TRY(status);
     status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
     free(ticket.ticket);

@@ -92,9 +92,7 @@ static enum sl_status receive(struct beginning *b, struct sl_session **session_o
     do {
         status = sl_store_receive(&b->store, &b->match, session_out, err);
     } while (status == SL_ERR_EXHAUSTED && b->match.lease_id[0] != '\0' && // else it came, and cannot come again
-             ((sl_decode_drop_helps(decode, b->match.capsule_bytes) &&
-               sl_kept_make_room(&decode->kept, decode->node.ledger, b->match.capsule_bytes)) ||
-              wait_for_memory(b, until_ns)));
+             (sl_decode_make_room(decode, b->match.capsule_bytes) || wait_for_memory(b, until_ns)));
     if (status == SL_OK && !sl_session_is_packed(*session_out)) {
         sl_session_destroy(session_out);
         status = reject_checkpoint(err);

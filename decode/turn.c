@@ -46,7 +46,7 @@ enum sl_status sl_decode_promise(struct sl_decode *decode, struct sl_answer *ans
     enum sl_status status;
     do {
         status = sl_ledger_try_promise(decode->node.ledger, bytes);
-    } while (status == SL_AGAIN && sl_kept_make_room(&decode->kept, decode->node.ledger, bytes));
+    } while (status == SL_AGAIN && sl_decode_make_room(decode, bytes));
     if (status == SL_OK) {
         answer->promised_bytes = bytes;
         return SL_OK;

@@ -219,7 +219,7 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
     SL_FAIL_IF(!stored, err, SL_ERR_NOT_FOUND, "lease %s is unknown, has ended or is in use",
                sl_lease_name(request->lease_id).text);
     atomic_fetch_add(&kvstore->n_jobs, 1);
-    int64_t limit = sl_deadline_in_ms(SHIP_MS + (int64_t)(stored->capsule.body_bytes / SL_SEND_BYTES_PER_MS));
+    int64_t limit = sl_deadline_in_ms(SHIP_MS + (int64_t)(stored->capsule.body_bytes / SL_SLOW_BYTES_PER_MS));
     int64_t deadline = sl_rpc_call_deadline_ns(call);
     struct sl_send send = {.destination = request->destination,
                            .body = stored->capsule.body,

@@ -277,7 +277,7 @@ static enum sl_status ship(const struct sl_copy *copy, struct sl_fabric *fabric,
                            struct sl_error *err) {
     struct sl_send send = {
         .header = copy->header, .header_bytes = copy->header_bytes, .go_on = keep_putting, .arg = renewal};
-    int64_t deadline_ns = sl_deadline_in_ms(PUT_MS + (int64_t)(copy->body_bytes / SL_SEND_BYTES_PER_MS));
+    int64_t deadline_ns = sl_deadline_in_ms(PUT_MS + (int64_t)(copy->body_bytes / SL_SLOW_BYTES_PER_MS));
     struct sl_ship *ship;
     SL_TRY(sl_ship_open(fabric, renewal->grant->ticket.data, renewal->grant->ticket.len, deadline_ns, &ship, err));
     enum sl_status status = queue_body(copy, ship);

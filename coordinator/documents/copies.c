@@ -14,12 +14,11 @@
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define LOOK_MS        100
-#define CALL_MS        2000
-#define LOOKUP_MS      60000 // the source may have to read its disk
-#define FETCH_MS       30000 // and on a slow network:
-#define FETCH_BYTES_MS 50000
-#define STEP_MS        250 // between checks whether the thread has to end
+#define LOOK_MS   100
+#define CALL_MS   2000
+#define LOOKUP_MS 60000 // the source may have to read its disk
+#define FETCH_MS  30000 // plus the time for the bytes
+#define STEP_MS   250   // between checks whether the thread has to end
 
 struct sl_document_copies {
     struct sl_documents *documents;
@@ -156,7 +155,7 @@ static enum sl_status fetch(struct copy *copy, struct sl_error *err) {
     request.destination = copy->grant;
     ProtobufCMessage *reply = NULL;
     SL_TRY(ask(copy, copy->source, &sl_method_store_fetch, &request.base,
-               FETCH_MS + copy->found->capsule_bytes / FETCH_BYTES_MS, &reply, err));
+               FETCH_MS + copy->found->capsule_bytes / SL_SLOW_BYTES_PER_MS, &reply, err));
     protobuf_c_message_free_unpacked(reply, NULL);
     return SL_OK;
 }

@@ -9,12 +9,11 @@
 #include "coordinator/run/attempt.h"
 #include "proto/methods.h"
 
-#define CALL_MS              2000
-#define FORGET_MS            1000
-#define POLL_MS              40    // between calls of go_on()
-#define ARCHIVE_MS           10000 // plus the time for the bytes on a slow network:
-#define ARCHIVE_BYTES_PER_MS 50000
-#define STORE_QUIET          15000 // a store that ships sends nothing until it is done
+#define CALL_MS     2000
+#define FORGET_MS   1000
+#define POLL_MS     40    // between calls of go_on()
+#define ARCHIVE_MS  10000 // plus the time for the bytes
+#define STORE_QUIET 15000 // a store that ships sends nothing until it is done
 
 static struct sl_worker *find_store(struct sl_registry *registry, const char *address) {
     return address[0] != '\0' ? sl_registry_find(registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address) : NULL;
@@ -92,7 +91,7 @@ static enum sl_status ship(struct sl_copying *copying, struct sl_error *err) {
     request.term = copying->term;
     request.hash = key_of(&copying->copy).prefix_hash;
     return ask(copying, copying->decode, &sl_method_decode_archive, &request.base,
-               ARCHIVE_MS + copying->copy.bytes / ARCHIVE_BYTES_PER_MS, err);
+               ARCHIVE_MS + copying->copy.bytes / SL_SLOW_BYTES_PER_MS, err);
 }
 
 static void take_grant(struct sl_copying *copying, Sluice__V1__Grant *grant) {

@@ -174,8 +174,7 @@ static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out
 // Opens the folder, which evicts by the policy of the capsule cache.
 static enum sl_status open_folder(const struct sl_disk_config *config, bool again, struct sl_disk_folder **folder_out,
                                   struct sl_error *err) {
-    SL_TRY((again ? sl_disk_folder_reopen : sl_disk_folder_open)(config->folder, config->bytes, config->protected,
-                                                                 folder_out, err));
+    SL_TRY(sl_disk_folder_open(config->folder, again, config->bytes, config->protected, folder_out, err));
     sl_disk_folder_evict_by(*folder_out, sl_capsule_cache_eviction(config->capsule_cache));
     return SL_OK;
 }

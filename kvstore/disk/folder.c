@@ -262,9 +262,8 @@ int64_t sl_disk_folder_index_bytes(int64_t max_bytes) {
     return bytes > MAX_INDEX_BYTES ? MAX_INDEX_BYTES : bytes;
 }
 
-// was_used: as for sl_owned_folder_open().
-static enum sl_status open_folder(const char *path, bool was_used, int64_t max_bytes, struct sl_protected *set,
-                                  struct sl_disk_folder **folder_out, struct sl_error *err) {
+enum sl_status sl_disk_folder_open(const char *path, bool was_used, int64_t max_bytes, struct sl_protected *set,
+                                   struct sl_disk_folder **folder_out, struct sl_error *err) {
     SL_FAIL_IF(max_bytes < SL_DISK_MIN_BYTES, err, SL_ERR_INVALID, "--disk %s: give --disk-bytes, at least %lld", path,
                (long long)SL_DISK_MIN_BYTES);
     SL_NEW_OR_FAIL(struct sl_disk_folder, folder, err, "disk: out of memory");
@@ -285,16 +284,6 @@ static enum sl_status open_folder(const char *path, bool was_used, int64_t max_b
     SL_TRY_OR(status, sl_disk_folder_close(&folder));
     *folder_out = folder;
     return SL_OK;
-}
-
-enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_protected *set,
-                                   struct sl_disk_folder **folder_out, struct sl_error *err) {
-    return open_folder(path, false, max_bytes, set, folder_out, err);
-}
-
-enum sl_status sl_disk_folder_reopen(const char *path, int64_t max_bytes, struct sl_protected *set,
-                                     struct sl_disk_folder **folder_out, struct sl_error *err) {
-    return open_folder(path, true, max_bytes, set, folder_out, err);
 }
 
 void sl_disk_folder_evict_by(struct sl_disk_folder *folder, const struct sl_eviction_config *eviction) {

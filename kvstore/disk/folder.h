@@ -28,15 +28,13 @@
 struct sl_disk_folder;
 
 /*
- * Opens the folder, or makes it (but not its parents). set: the capsules that are not evicted, which must outlive the
- * folder (NULL: none); while it is not known, the folder may exceed max_bytes. SL_ERR_INVALID, SL_ERR_IO, SL_ERR_PRECONDITION: it cannot be
- * used; err names it and the remedy.
+ * Opens the folder, or makes it (but not its parents); was_used: it is opened again, and not made, as by
+ * sl_owned_folder_open(). set: the capsules that are not evicted, which must outlive the folder (NULL: none); while it is
+ * not known, the folder may exceed max_bytes. SL_ERR_INVALID, SL_ERR_IO, SL_ERR_PRECONDITION: it cannot be used; err names
+ * it and the remedy.
  */
-enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_protected *set,
+enum sl_status sl_disk_folder_open(const char *path, bool was_used, int64_t max_bytes, struct sl_protected *set,
                                    struct sl_disk_folder **folder_out, struct sl_error *err);
-// Does the same after a failure, but makes no folder: where the one that was used is missing, its disk may not be mounted.
-enum sl_status sl_disk_folder_reopen(const char *path, int64_t max_bytes, struct sl_protected *set,
-                                     struct sl_disk_folder **folder_out, struct sl_error *err);
 // Chooses what is evicted from now on, as sl_disk_index_evict_by().
 void sl_disk_folder_evict_by(struct sl_disk_folder *folder, const struct sl_eviction_config *eviction);
 // Returns the memory that the index of a folder of max_bytes may take.

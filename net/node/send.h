@@ -10,8 +10,6 @@
 #include "net/fabric/fabric.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define SL_SEND_BYTES_PER_MS 50000 // on a slow network: what a deadline has to allow beside its milliseconds
-
 struct sl_send {
     const Sluice__V1__Grant *destination;
     const void *body;

@@ -41,9 +41,9 @@
 #include "net/rpc/rpc_internal.h"
 #include "net/rpc/rpc_tsan.h"
 
-enum { MOST_AT_ONCE = 16 }; // tags, after which sockets, or a fiber, have their turn
-
 enum { N_POLLERS = 8, LOOK_MS = 5, REST_MS = 100, MANY = 10, CALM = 200, QUIET = 2 };
+
+#define MOST_AT_ONCE 16 // tags, after which sockets, or a fiber, have their turn
 
 #define VISIT_NS SL_NS_PER_MS
 #define WAIT_NS  (SL_NS_PER_MS / 50) // a call of gRPC that takes longer has been at the sockets
@@ -161,7 +161,7 @@ static void *poll_queue(void *arg) {
         int64_t begin_ns = sl_now_ns();
         if (begin_ns - visited_ns > VISIT_NS) {
             (void)grpc_completion_queue_next(all.visits, gpr_time_0(GPR_CLOCK_MONOTONIC), NULL);
-            visited_ns = begin_ns = sl_now_ns(); // a visit is no wait
+            visited_ns = begin_ns = sl_now_ns(); // a visit is not a wait
         }
         grpc_event event = grpc_completion_queue_next(all.queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
         if (event.type == GRPC_QUEUE_SHUTDOWN) {

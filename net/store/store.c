@@ -15,7 +15,7 @@
 #include "proto/methods.h"
 
 #define CALL_MS       2000
-#define FETCH_MS      4000 // plus the time for the bytes on a slow network:
+#define FETCH_MS      4000 // plus the time for the bytes
 #define STILL_MS      1000 // a store that has not answered a fetch in this time does not answer
 #define LOOKUP_MS     250  // a job waits this long for a look-up, plus a part of what reading the prompt may take:
 #define TOKENS_PER_MS 8
@@ -99,7 +99,7 @@ static void put_key(Sluice__V1__PrefixKey *key, struct sl_hash128 *hash, int64_t
     key->n_tokens = n_tokens;
 }
 
-// Returns whether a prompt under this recipe can continue from the end of a capsule that is no multiple of a block: from
+// Returns whether a prompt under this recipe can continue from the end of a capsule that is not a multiple of a block: from
 // offloaded layers it continues at whole pages, and from evicted ones between chunks.
 static bool continues_anywhere(const struct sl_recipe *recipe) {
     return !sl_recipe_evicts(recipe) && !sl_recipe_offloads(recipe);
@@ -125,19 +125,18 @@ static size_t make_keys(const struct sl_store_job *job, Sluice__V1__PrefixKey *k
     n++;
     int64_t last = evicts ? sl_reader_shared_tokens(job->plan) : n_tokens - 1;
     int64_t whole = continues_anywhere(&job->plan->recipe) && job->whole_tokens <= last ? job->whole_tokens : 0;
-    for (int64_t at = last / step * step; (at > 0 || whole > 0) && n < MAX_KEYS; at -= step) {
+    int64_t at = last / step * step;
+    while ((at > 0 || whole > 0) && n < MAX_KEYS) {
+        int64_t longest = whole > at ? whole : at;
         if (whole > at) {
             hashes_out[n] = sl_prefix_hash_after(job->salt, hashes, job->tokens, whole);
-            put_key(&keys[n], &hashes_out[n], whole);
-            n++;
+        } else {
+            const struct sl_hash128 *hash = &hashes[at / SL_PREFIX_BLOCK - 1];
+            hashes_out[n] = evicts ? sl_store_boundary_hash(job->plan, at, hash) : *hash;
+            at -= step;
         }
-        whole = whole < at ? whole : 0;
-        if (at == 0 || n == MAX_KEYS) {
-            break;
-        }
-        const struct sl_hash128 *hash = &hashes[at / SL_PREFIX_BLOCK - 1];
-        hashes_out[n] = evicts ? sl_store_boundary_hash(job->plan, at, hash) : *hash;
-        put_key(&keys[n], &hashes_out[n], at);
+        whole = whole < longest ? whole : 0;
+        put_key(&keys[n], &hashes_out[n], longest);
         n++;
     }
     free(hashes);
@@ -250,7 +249,7 @@ static enum sl_status fetch(const struct sl_store_job *job, struct sl_store_matc
     request.destination = (Sluice__V1__Grant *)destination;
     request.release = true;
     ProtobufCMessage *reply;
-    int64_t limit_ms = FETCH_MS + (int64_t)(match->capsule_bytes / SL_SEND_BYTES_PER_MS);
+    int64_t limit_ms = FETCH_MS + (int64_t)(match->capsule_bytes / SL_SLOW_BYTES_PER_MS);
     const int64_t still_ns = sl_deadline_in_ms(STILL_MS);
     struct sl_rpc_stream *call;
     SL_TRY(open_call(job, &sl_method_store_fetch, &request.base, limit_ms, job->parent, &call, err));

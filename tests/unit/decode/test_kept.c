@@ -134,70 +134,76 @@ static struct sl_session *capsule_session(struct sl_arena *arena, int n_tokens) 
     return s;
 }
 
-// Idle sessions go for a request that fits without them, and for no other one.
-static void test_kept_makes_room_only_where_that_helps(void **state) {
-    (void)state;
-    const size_t arena_bytes = (size_t)1 << 20;
+#define ARENA_BYTES ((size_t)1 << 20)
+
+struct worker {
     struct sl_arena *arena;
     struct sl_ledger *ledger;
     struct sl_kept kept;
+};
+
+static void open_worker(struct worker *worker) {
+    assert_int_equal(sl_arena_create_mapped(ARENA_BYTES, &worker->arena, NULL), SL_OK);
+    assert_int_equal(sl_ledger_create(worker->arena, &worker->ledger, NULL), SL_OK);
+    sl_kept_init(&worker->kept);
+}
+
+static void close_worker(struct worker *worker) {
+    sl_kept_cleanup(&worker->kept);
+    sl_ledger_destroy(&worker->ledger);
+    sl_arena_destroy(&worker->arena);
+}
+
+// Idle sessions go for a request that fits without them, and for no other one.
+static void test_kept_makes_room_only_where_that_helps(void **state) {
+    (void)state;
+    struct worker w;
     struct sl_capsule_id id = {0};
     char name[SL_LEASE_ID_BYTES];
-    assert_int_equal(sl_arena_create_mapped(arena_bytes, &arena, NULL), SL_OK);
-    assert_int_equal(sl_ledger_create(arena, &ledger, NULL), SL_OK);
-    sl_kept_init(&kept);
+    open_worker(&w);
     for (int i = 0; i < 2; i++) {
-        struct sl_session *session = capsule_session(arena, 128);
-        assert_int_equal(sl_kept_put(&kept, &id, &session, 600000, name, NULL), SL_OK);
+        struct sl_session *session = capsule_session(w.arena, 128);
+        assert_int_equal(sl_kept_put(&w.kept, &id, &session, 600000, name, NULL), SL_OK);
     }
-    assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_OK); // of a job
-    assert_false(sl_kept_make_room(&kept, ledger, SIZE_MAX));
-    assert_false(sl_kept_make_room(&kept, ledger, arena_bytes + 1));
-    assert_false(sl_kept_make_room(&kept, ledger, arena_bytes));
-    assert_int_equal(sl_kept_count(&kept), 2);
-    assert_true(sl_kept_make_room(&kept, ledger, arena_bytes / 2));
-    assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_AGAIN);
-    assert_true(sl_kept_make_room(&kept, ledger, arena_bytes / 2));
-    assert_false(sl_kept_make_room(&kept, ledger, arena_bytes / 2)); // there is none
-    assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_OK);
-    sl_ledger_return(ledger, arena_bytes);
-    sl_kept_cleanup(&kept);
-    sl_ledger_destroy(&ledger);
-    sl_arena_destroy(&arena);
+    assert_int_equal(sl_ledger_try_promise(w.ledger, ARENA_BYTES / 2), SL_OK); // of a job
+    assert_false(sl_kept_make_room(&w.kept, w.ledger, SIZE_MAX));
+    assert_false(sl_kept_make_room(&w.kept, w.ledger, ARENA_BYTES + 1));
+    assert_false(sl_kept_make_room(&w.kept, w.ledger, ARENA_BYTES));
+    assert_int_equal(sl_kept_count(&w.kept), 2);
+    assert_true(sl_kept_make_room(&w.kept, w.ledger, ARENA_BYTES / 2));
+    assert_int_equal(sl_ledger_try_promise(w.ledger, ARENA_BYTES / 2), SL_AGAIN);
+    assert_true(sl_kept_make_room(&w.kept, w.ledger, ARENA_BYTES / 2));
+    assert_false(sl_kept_make_room(&w.kept, w.ledger, ARENA_BYTES / 2)); // there is none
+    assert_int_equal(sl_ledger_try_promise(w.ledger, ARENA_BYTES / 2), SL_OK);
+    sl_ledger_return(w.ledger, ARENA_BYTES);
+    close_worker(&w);
 }
 
 // Conversations on a document do not go for a request that cannot fit: their pages are there once.
 static void test_kept_makes_no_room_from_pages_that_are_shared(void **state) {
     (void)state;
-    const size_t arena_bytes = (size_t)1 << 20;
-    struct sl_arena *arena;
-    struct sl_ledger *ledger;
-    struct sl_kept kept;
+    struct worker w;
     char name[SL_LEASE_ID_BYTES];
-    assert_int_equal(sl_arena_create_mapped(arena_bytes, &arena, NULL), SL_OK);
-    assert_int_equal(sl_ledger_create(arena, &ledger, NULL), SL_OK);
-    sl_kept_init(&kept);
+    open_worker(&w);
     const struct sl_hash128 keys[2] = {{{1}}, {{2}}};
     const struct sl_kept_prompt prompt = {.id = {1, 2, {{9}}}, .keys = keys, .n_keys = 2, .max_slots = 200};
-    struct sl_session *session = capsule_session(arena, 128);
-    sl_kept_put_base(&kept, &prompt, 128, &session);
+    struct sl_session *session = capsule_session(w.arena, 128);
+    sl_kept_put_base(&w.kept, &prompt, 128, &session);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(sl_kept_share(&kept, &prompt, 128, &session, NULL), SL_OK);
-        assert_int_equal(sl_kept_put(&kept, &prompt.id, &session, 600000, name, NULL), SL_OK);
+        assert_int_equal(sl_kept_share(&w.kept, &prompt, 128, &session, NULL), SL_OK);
+        assert_int_equal(sl_kept_put(&w.kept, &prompt.id, &session, 600000, name, NULL), SL_OK);
     }
-    const size_t base_bytes = (size_t)sl_kept_base_bytes(&kept);
-    assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_OK); // of a job
-    assert_false(sl_kept_make_room(&kept, ledger, arena_bytes / 2 + base_bytes));
-    assert_int_equal(sl_kept_count(&kept), 3);
+    const size_t base_bytes = (size_t)sl_kept_base_bytes(&w.kept);
+    assert_int_equal(sl_ledger_try_promise(w.ledger, ARENA_BYTES / 2), SL_OK); // of a job
+    assert_false(sl_kept_make_room(&w.kept, w.ledger, ARENA_BYTES / 2 + base_bytes));
+    assert_int_equal(sl_kept_count(&w.kept), 3);
     for (int i = 0; i < 4; i++) { // the base is the last one that goes
-        assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_AGAIN);
-        assert_true(sl_kept_make_room(&kept, ledger, arena_bytes / 2));
+        assert_int_equal(sl_ledger_try_promise(w.ledger, ARENA_BYTES / 2), SL_AGAIN);
+        assert_true(sl_kept_make_room(&w.kept, w.ledger, ARENA_BYTES / 2));
     }
-    assert_int_equal(sl_ledger_try_promise(ledger, arena_bytes / 2), SL_OK);
-    sl_ledger_return(ledger, arena_bytes);
-    sl_kept_cleanup(&kept);
-    sl_ledger_destroy(&ledger);
-    sl_arena_destroy(&arena);
+    assert_int_equal(sl_ledger_try_promise(w.ledger, ARENA_BYTES / 2), SL_OK);
+    sl_ledger_return(w.ledger, ARENA_BYTES);
+    close_worker(&w);
 }
 
 static void test_kept_bases_are_shared_and_stay_while_they_are(void **state) {

@@ -27,9 +27,9 @@ static struct {
     enum sl_status status;
     int n_calls, n_open;
     Sluice__V1__LookupReply match; // of the next look-up
-    // Of the last one:
+    // The last look-up asked for these keys:
     size_t n_keys;
-    int64_t n_tokens[16]; // of its keys
+    int64_t n_tokens[16];
     struct sl_hash128 hashes[16];
 } store;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What recommended recipes lost by the length of the text, and what is said of one that is longer than they were measured to hold at.
+// Purpose: tests of the losses of recommended recipes at each length of text, and of the caution for longer texts.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

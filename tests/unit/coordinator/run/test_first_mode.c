@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the first attempt of a job takes from stores, and the memory that it claims for it on a decode worker.
+// Purpose: tests of a job's first attempt: the part of its prompt that it takes from stores, and the memory that it claims at a decode worker.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
