@@ -208,7 +208,7 @@ def test_roles_rest_under_a_constant_load():
     """Long prompts, then long answers: workers go over one way, and stay."""
     said = r"drains, to go over from (\w+) to \w+: for [\d.]+ s, reading kept ([\d.]+) of (\d) workers busy, and writing ([\d.]+) of (\d)"
     with Cluster(prefill=0, decode=4, kvstore=0, worker_args={"decode": ["--aggregated", "--max-jobs", "4"]},
-                 coordinator_args=[*PATIENCE, "--rebalance", "500ms"]) as cluster:
+                 coordinator_args=[*PATIENCE, "--rebalance", "1s"]) as cluster:
         def changes():
             return re.findall(said, cluster.coordinator.errors())
 
@@ -239,8 +239,7 @@ def test_roles_rest_under_a_constant_load():
         assert (duty, n_read, n_write) == ("writing", "2", "2") and 1.7 <= float(reading) <= 2 and float(writing) <= 0.7, (reading, writing)
         answers = [ask("full,format=int8", document(300, seed=n) + question(), 300) for n in range(16)]
         later = changes_under(answers, "reading")[1:]
-        duties = [duty for duty, *_ in later]  # where others use the host, a reader that they slow may get one worker back
-        assert len(duties) <= 3 and duties.count("writing") <= 1 and later[0][0] == "reading", later
+        assert len(later) <= 2 and {duty for duty, *_ in later} == {"reading"}, later
 
 
 def page(url):
