@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits.h>
+#include <sys/types.h>
 
 #include "base/status.h"
 
@@ -10,13 +11,14 @@ struct sl_owned_folder {
     const char *option; // "--disk", which names the folder in errors
     char path[PATH_MAX - 64];
     int dir_fd, owner_fd;
-    bool was_used;
+    dev_t disk;       // of the folder
+    bool may_be_made; // where it, or "owner", is missing
 };
 
-// Opens the folder, or makes it for this user alone, but not its parents. was_used: by this process before, so nothing is
-// made, neither the folder nor "owner": where they are missing, their disk may not be mounted, and another one would be
+// Opens the folder, or makes it for this user alone, but not its parents. disk: on which this process has used it before; 0: it has not. If
+// another one is mounted there now, or none, nothing is made, neither the folder nor "owner": a disk that is not meant would be
 // filled. SL_ERR_INVALID, SL_ERR_IO name it and the remedy; then nothing is left to close.
-enum sl_status sl_owned_folder_open(const char *option, const char *path, bool was_used,
+enum sl_status sl_owned_folder_open(const char *option, const char *path, dev_t disk,
                                     struct sl_owned_folder *folder_out, struct sl_error *err);
 // Locks it; on failure it stays open. user: who uses such a folder, for the error: "store". SL_ERR_IO, SL_ERR_PRECONDITION.
 enum sl_status sl_owned_folder_lock(struct sl_owned_folder *folder, const char *user, struct sl_error *err);

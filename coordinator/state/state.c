@@ -92,7 +92,7 @@ enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_sta
     SL_FAIL_IF(config->max_bytes < SL_STATE_MIN_BYTES, err, SL_ERR_INVALID, "--state-bytes: must be at least %" PRId64,
                SL_STATE_MIN_BYTES);
     SL_NEW_OR_FAIL(struct sl_state, state, err, "no memory for a folder of jobs");
-    SL_TRY_OR(sl_owned_folder_open("--state", config->folder, false, &state->folder, err), free(state));
+    SL_TRY_OR(sl_owned_folder_open("--state", config->folder, 0, &state->folder, err), free(state));
     enum sl_status status = close_to_others(&state->folder, err);
     SL_THEN(status, sl_owned_folder_lock(&state->folder, "coordinator", err));
     SL_THEN(status, sl_database_open(state->folder.path, config->max_bytes, &state->database, err));

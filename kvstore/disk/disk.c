@@ -33,6 +33,7 @@ struct sl_disk {
     struct sl_queue *offers;       // of struct offer, malloc'd; NULL: check if it is time to try again
     pthread_t writer;
     bool has_writer;
+    dev_t on;                    // the file system of the folder when it was last opened; 0: it was not
     _Atomic int64_t deadline_ns; // for writing
     _Atomic int64_t n_hits, n_dropped;
     _Atomic bool failed;
@@ -172,10 +173,11 @@ static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out
 }
 
 // Opens the folder, which evicts by the policy of the capsule cache.
-static enum sl_status open_folder(const struct sl_disk_config *config, bool again, struct sl_disk_folder **folder_out,
-                                  struct sl_error *err) {
-    SL_TRY(sl_disk_folder_open(config->folder, again, config->bytes, config->protected, folder_out, err));
-    sl_disk_folder_evict_by(*folder_out, sl_capsule_cache_eviction(config->capsule_cache));
+static enum sl_status open_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out, struct sl_error *err) {
+    SL_TRY(sl_disk_folder_open(disk->config.folder, disk->on, disk->config.bytes, disk->config.protected, folder_out,
+                               err));
+    sl_disk_folder_evict_by(*folder_out, sl_capsule_cache_eviction(disk->config.capsule_cache));
+    disk->on = sl_disk_folder_disk(*folder_out);
     return SL_OK;
 }
 
@@ -186,7 +188,7 @@ static void open_anew(struct sl_disk *disk) {
         return;
     }
     sl_disk_folder_close(&folder);
-    enum sl_status status = open_folder(&disk->config, true, &folder, &err);
+    enum sl_status status = open_folder(disk, &folder, &err);
     pthread_mutex_lock(&disk->mutex);
     if (status == SL_OK) {
         disk->folder = folder;
@@ -485,7 +487,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
     pthread_mutex_init(&disk->mutex, NULL);
     sl_cond_init(&disk->recalled);
     disk->n_openings = 1;
-    enum sl_status status = open_folder(config, false, &disk->folder, err);
+    enum sl_status status = open_folder(disk, &disk->folder, err);
     SL_THEN(status, sl_queue_create(config->max_offers, &disk->offers, err));
     if (status == SL_OK) {
         status = sl_thread_start("disk", writer_main, disk, &disk->writer, err);

@@ -187,14 +187,21 @@ static enum sl_status restore(struct sl_disk_folder *folder, struct sl_disk_file
     return status == SL_OK ? enter(folder, &entry, folder->hashes, err) : status;
 }
 
-// Returns whether a file that was read can be read again, from the disk and not from the page cache.
+// Returns whether the disk gives what is written: the file "owner", which is otherwise empty.
+static bool gives_what_is_written(struct sl_disk_folder *folder) {
+    const int fd = folder->place.owner_fd;
+    return pwrite(fd, folder->hashes, BLOCK_BYTES, 0) == BLOCK_BYTES && drop_cached(fd) &&
+           pread(fd, folder->hashes, BLOCK_BYTES, 0) == BLOCK_BYTES;
+}
+
+// Returns whether a file that was read can be read again, from the disk and not from the page cache. If none was, the disk is tried.
 static bool disk_works(struct sl_disk_folder *folder, const struct sl_disk_file *files, size_t n_files) {
     int fd = -1;
     for (size_t i = n_files; fd < 0 && i-- > 0;) {
         fd = files[i].is_unread ? -1 : sl_disk_file_open(folder->place.dir_fd, files[i].id); // or it was removed
     }
     if (fd < 0) {
-        return false;
+        return gives_what_is_written(folder);
     }
     struct sl_disk_head head;
     bool works = drop_cached(fd) && sl_disk_file_read_head(fd, &head, folder->hashes, NULL) == SL_OK;
@@ -203,9 +210,9 @@ static bool disk_works(struct sl_disk_folder *folder, const struct sl_disk_file 
 }
 
 /*
- * Reads the files that could not be read once more, and removes those that cannot be read again, as damaged ones. Fails if
- * they are more than half of all, or if the others cannot be read any more, either: then the disk fails, not the files, and
- * it may give them later. why_inout: of the last of them.
+ * Reads the files that could not be read once more, and removes those that cannot be read again, as damaged ones; if no other
+ * was read, they stay. Fails if they are several and more than half of all, or if the disk gives nothing else, either: then the disk
+ * fails, not the files, and it may give them later. why_inout: of the last of them.
  */
 static enum sl_status read_again(struct sl_disk_folder *folder, struct sl_disk_file *files, size_t n_files,
                                  int64_t *n_removed, struct sl_error *why_inout, struct sl_error *err) {
@@ -216,13 +223,16 @@ static enum sl_status read_again(struct sl_disk_folder *folder, struct sl_disk_f
         n_unread += files[i].is_unread;
     }
     SL_FAIL_IF(status != SL_OK, err, status, "%s", why_inout->text);
-    SL_FAIL_IF(n_unread > n_files / 2 || (n_unread > 0 && !disk_works(folder, files, n_files)), err, SL_ERR_IO,
+    const bool most = n_unread > 1 && n_unread > n_files / 2;
+    SL_FAIL_IF(most || (n_unread > 0 && !disk_works(folder, files, n_files)), err, SL_ERR_IO,
                "files=%zu of %zu cannot be read, and stay (remove them if the disk works): %.300s", n_unread, n_files,
                why_inout->text);
+    const bool stay = atomic_load(&folder->n_capsules) == 0;
     if (n_unread > 0) {
-        sl_log_warn("disk", "files=%zu of %zu cannot be read and are removed: %s", n_unread, n_files, why_inout->text);
+        sl_log_warn("disk", "files=%zu of %zu cannot be read and %s: %s", n_unread, n_files,
+                    stay ? "stay, unused" : "are removed", why_inout->text);
     }
-    for (size_t i = 0; i < n_files && status == SL_OK; i++) {
+    for (size_t i = 0; i < n_files && status == SL_OK && !stay; i++) {
         status = files[i].is_unread ? sl_disk_folder_remove(folder, files[i].id, err) : SL_OK;
     }
     return status;
@@ -262,7 +272,7 @@ int64_t sl_disk_folder_index_bytes(int64_t max_bytes) {
     return bytes > MAX_INDEX_BYTES ? MAX_INDEX_BYTES : bytes;
 }
 
-enum sl_status sl_disk_folder_open(const char *path, bool was_used, int64_t max_bytes, struct sl_protected *set,
+enum sl_status sl_disk_folder_open(const char *path, dev_t disk, int64_t max_bytes, struct sl_protected *set,
                                    struct sl_disk_folder **folder_out, struct sl_error *err) {
     SL_FAIL_IF(max_bytes < SL_DISK_MIN_BYTES, err, SL_ERR_INVALID, "--disk %s: give --disk-bytes, at least %lld", path,
                (long long)SL_DISK_MIN_BYTES);
@@ -270,7 +280,7 @@ enum sl_status sl_disk_folder_open(const char *path, bool was_used, int64_t max_
     size_t index_bytes = (size_t)sl_disk_folder_index_bytes(max_bytes);
     folder->max_bytes = max_bytes;
     folder->protected = set;
-    enum sl_status status = sl_owned_folder_open("--disk", path, was_used, &folder->place, err);
+    enum sl_status status = sl_owned_folder_open("--disk", path, disk, &folder->place, err);
     SL_THEN(status, sl_owned_folder_lock(&folder->place, "store", err));
     SL_THEN(status, sl_disk_index_create(index_bytes, &folder->index, err));
     if (status == SL_OK) {
@@ -284,6 +294,10 @@ enum sl_status sl_disk_folder_open(const char *path, bool was_used, int64_t max_
     SL_TRY_OR(status, sl_disk_folder_close(&folder));
     *folder_out = folder;
     return SL_OK;
+}
+
+dev_t sl_disk_folder_disk(const struct sl_disk_folder *folder) {
+    return folder->place.disk;
 }
 
 void sl_disk_folder_evict_by(struct sl_disk_folder *folder, const struct sl_eviction_config *eviction) {

@@ -10,7 +10,8 @@
  *         file costs its own capsule only. The start removes every file that does not hold what its head must say: a
  *         file that a killed process left, one that is truncated or damaged, the older of two for the same capsule. It
  *         does not touch files with other names. A file that the disk does not give may be whole. At a start it is
- *         read twice, and removed if most other files can be read, one of them also at the end. Later it is removed if it
+ *         read twice, and removed if most other files can be read, one of them also at the end. If there are no others, it
+ *         stays, and the folder is opened without it if the disk gives what is written. Later it is removed if it
  *         fails twice and another one was read in between, from the disk and not from the page cache, or if it fails
  *         eight times: that the folder was opened anew shows nothing, since heads may be in that cache.
  *         The index may take a 64th of the bytes in memory (4 MiB at least, 1 GiB at most). When it or the folder is
@@ -21,6 +22,8 @@
  */
 #pragma once
 
+#include <sys/types.h>
+
 #include "kvstore/disk/index.h"
 
 #define SL_DISK_MIN_BYTES ((int64_t)16 << 20)
@@ -28,13 +31,15 @@
 struct sl_disk_folder;
 
 /*
- * Opens the folder, or makes it (but not its parents); was_used: it is opened again, and not made, as by
- * sl_owned_folder_open(). set: the capsules that are not evicted, which must outlive the folder (NULL: none); while it is
+ * Opens the folder, or makes it (but not its parents). disk: sl_disk_folder_disk() of the opening before, as for
+ * sl_owned_folder_open(); 0: there was none. set: the capsules that are not evicted, which must outlive the folder (NULL: none); while it is
  * not known, the folder may exceed max_bytes. SL_ERR_INVALID, SL_ERR_IO, SL_ERR_PRECONDITION: it cannot be used; err names
  * it and the remedy.
  */
-enum sl_status sl_disk_folder_open(const char *path, bool was_used, int64_t max_bytes, struct sl_protected *set,
+enum sl_status sl_disk_folder_open(const char *path, dev_t disk, int64_t max_bytes, struct sl_protected *set,
                                    struct sl_disk_folder **folder_out, struct sl_error *err);
+// Returns the file system on which the folder is.
+dev_t sl_disk_folder_disk(const struct sl_disk_folder *folder);
 // Chooses what is evicted from now on, as sl_disk_index_evict_by().
 void sl_disk_folder_evict_by(struct sl_disk_folder *folder, const struct sl_eviction_config *eviction);
 // Returns the memory that the index of a folder of max_bytes may take.

@@ -58,7 +58,7 @@ static void mend(struct file *file, uint8_t what) {
 
 static struct sl_disk_folder *open_folder(void) {
     struct sl_disk_folder *folder;
-    require(sl_disk_folder_open(fuzz_folder(), false, SL_DISK_MIN_BYTES, NULL, &folder, NULL) == SL_OK);
+    require(sl_disk_folder_open(fuzz_folder(), 0, SL_DISK_MIN_BYTES, NULL, &folder, NULL) == SL_OK);
     return folder;
 }
 

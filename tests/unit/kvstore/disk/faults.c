@@ -55,7 +55,8 @@ static bool is_due(int call) {
 static bool is_hit(const char *name, enum fault_scope call, struct fault *fault_out) {
     pthread_mutex_lock(&mutex);
     bool counts = active && call >= current.scope && (!current.only || strcmp(name, current.only) == 0);
-    bool hit = counts && (n_calls == current.at || (n_calls > current.at && (current.lasting || is_due(n_calls))));
+    bool hit = counts && (current.most == 0 || n_hits < current.most) &&
+               (n_calls == current.at || (n_calls > current.at && (current.lasting || is_due(n_calls))));
     n_calls += counts;
     n_hits += hit;
     first_hit = hit && !first_hit ? name : first_hit;
@@ -157,12 +158,19 @@ int __wrap_unlinkat(int dir_fd, const char *path, int flags) {
     return fails("unlinkat", FAULT_CHANGING) ? -1 : __real_unlinkat(dir_fd, path, flags);
 }
 
+static int moved(int rc, struct stat *file) {
+    pthread_mutex_lock(&mutex);
+    file->st_dev += active && current.is_elsewhere;
+    pthread_mutex_unlock(&mutex);
+    return rc;
+}
+
 int __wrap_fstat(int fd, struct stat *file) {
-    return fails("fstat", FAULT_ALL) ? -1 : __real_fstat(fd, file);
+    return fails("fstat", FAULT_ALL) ? -1 : moved(__real_fstat(fd, file), file);
 }
 
 int __wrap_fstatat(int dir_fd, const char *path, struct stat *file, int flags) {
-    return fails("fstatat", FAULT_ALL) ? -1 : __real_fstatat(dir_fd, path, file, flags);
+    return fails("fstatat", FAULT_ALL) ? -1 : moved(__real_fstatat(dir_fd, path, file, flags), file);
 }
 
 int __wrap_fdatasync(int fd) {

@@ -24,8 +24,10 @@ struct fault {
     int at;                 // the first call that it hits, from 0 on
     bool lasting;           // all later ones as well
     int every;              // or each of so many from then on; 0: no
+    int most;               // how many it hits; 0: all of these
     enum fault_scope scope; // other calls are not counted
     const char *only;       // nor those of other names; NULL: all are
+    bool is_elsewhere;      // files are on another file system than before
     bool
         uncached; // nor reads of files that posix_fadvise() has not dropped since they were opened, as if they were in the page cache
 };

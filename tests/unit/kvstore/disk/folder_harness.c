@@ -10,7 +10,7 @@ static void make_folder(struct fixture *fixture) {
     struct sl_error err = {0};
     strcpy(fixture->path, "/tmp/sluice-disk-XXXXXX");
     assert_non_null(mkdtemp(fixture->path));
-    if (sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, &err) != SL_OK) {
+    if (sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
 }
@@ -46,7 +46,7 @@ void begin_anew(struct fixture *fixture) {
 void reopen(struct fixture *fixture) {
     struct sl_error err = {0};
     sl_disk_folder_close(&fixture->folder);
-    if (sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, &err) != SL_OK) {
+    if (sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
 }

@@ -40,7 +40,7 @@ static void fill(struct fixture *fixture, char paths[N_CAPSULES][128]) {
 
 static void open_again(struct fixture *fixture) {
     struct sl_error err = {0};
-    if (sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, &err) != SL_OK) {
+    if (sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
 }

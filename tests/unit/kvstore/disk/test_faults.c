@@ -148,7 +148,7 @@ static void test_folder_may_be_killed_before_any_call(void **state) {
         sl_disk_folder_close(&fixture->folder);
         pid_t child = fork();
         if (child == 0) {
-            if (sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, NULL) == SL_OK) {
+            if (sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL) == SL_OK) {
                 fault_begin(&(struct fault){.kind = FAULT_KILLED, .at = at});
                 act(fixture, BIG);
             }
@@ -156,7 +156,7 @@ static void test_folder_may_be_killed_before_any_call(void **state) {
         }
         assert_int_equal(waitpid(child, &how, 0), child);
         assert_true(WIFEXITED(how) && WEXITSTATUS(how) <= 1);
-        assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+        assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
         assert_true(has(fixture, STAYS));
         check_after(fixture, BIG);
         begin_anew(fixture);
@@ -177,7 +177,7 @@ static void test_folder_opens_or_says_why_not(void **state) {
             fclose(fopen(path, "wb"));
             sl_disk_folder_close(&fixture->folder);
             fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = errors[i / 2], .at = at, .lasting = i % 2});
-            enum sl_status status = sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, &err);
+            enum sl_status status = sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, &err);
             hit = fault_end();
             assert_true(status == SL_OK || strstr(err.text, fixture->path));
             assert_true(hit || status == SL_OK);
@@ -239,11 +239,11 @@ static void test_folder_keeps_what_a_disk_does_not_give_for_a_while(void **state
         sl_disk_folder_close(&fixture->folder);
         fault.at = 2 * at;
         fault_begin(&fault);
-        assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, &err), SL_ERR_IO);
+        assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, &err), SL_ERR_IO);
         assert_non_null(fault_end());
         assert_non_null(strstr(err.text, fixture->path));
         assert_non_null(strstr(err.text, "remove them if the disk works")); // it may be the only file, and damaged
-        assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+        assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
         assert_int_equal(count_readable(fixture), N_FILES);
         for (int i = 0; i < 2; i++) { // a file that was read in between has failed once
             fault_begin(&unreadable);
@@ -321,7 +321,7 @@ static void test_folder_reads_a_file_again_before_it_is_removed(void **state) {
         }
         sl_disk_folder_close(&fixture->folder);
         fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "pread"});
-        assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+        assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
         assert_non_null(fault_end());
         assert_int_equal(count_readable(fixture), n);
         begin_anew(fixture);
@@ -337,7 +337,7 @@ static void test_folder_removes_a_file_that_is_damaged_when_it_is_read_again(voi
     sl_disk_folder_close(&fixture->folder);
     assert_int_equal(truncate(path, 50), 0);
     fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "pread"});
-    assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+    assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
     assert_non_null(fault_end());
     assert_int_equal(count(fixture, NULL), 0);
     assert_int_equal(bytes_of_files(fixture), 0);
@@ -355,13 +355,32 @@ static void test_folder_keeps_the_younger_file_of_a_capsule(void **state) {
         sl_disk_folder_close(&fixture->folder);
         assert_int_equal(rename(i == 0 ? younger : away, i == 0 ? away : older), 0);
         fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "pread"}); // the older one, once
-        assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+        assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
         assert_int_equal(fault_end() != NULL, i == 1);
     }
     assert_int_equal(access(older, F_OK), -1);
     assert_int_equal(access(younger, F_OK), 0);
     assert_int_equal(count(fixture, NULL), 1);
     assert_true(has(fixture, 0));
+}
+
+// The only file may be damaged, or its disk may fail: it stays. If the disk works, the folder is opened without it.
+static void test_folder_does_without_its_only_file(void **state) {
+    struct fixture *fixture = *state;
+    const struct fault of_file = {.kind = FAULT_ERROR, .error = EIO, .only = "pread", .every = 1, .most = 2};
+    assert_int_equal(write_capsule(fixture, 0, 3, SMALL), SL_OK);
+    sl_disk_folder_close(&fixture->folder);
+    fault_begin(&unreadable);
+    assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL), SL_ERR_IO);
+    fault_end();
+    fault_begin(&of_file);
+    assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+    assert_int_equal(fault_hits(), 2);
+    fault_end();
+    assert_int_equal(count(fixture, NULL), 0);
+    assert_int_equal(write_capsule(fixture, 1, 3, SMALL), SL_OK);
+    reopen(fixture);
+    assert_true(has(fixture, 0) && has(fixture, 1));
 }
 
 // A file that cannot be read while others can is damaged: it is removed after a second attempt to read it, at a start too.
@@ -372,7 +391,7 @@ static void test_folder_removes_a_file_that_alone_cannot_be_read(void **state) {
     const int n_reads =
         1 + 2 * (N_FILES - 1); // the first file once, heads and hashes of the others, and the first again
     fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .every = n_reads, .only = "pread"});
-    assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+    assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
     assert_int_equal(fault_hits(), 2);
     fault_end();
     assert_int_equal(count(fixture, NULL), N_FILES - 1);
@@ -402,6 +421,7 @@ int main(void) {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_folder_keeps_the_younger_file_of_a_capsule, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_reads_a_file_again_before_it_is_removed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_folder_does_without_its_only_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_removes_a_file_that_alone_cannot_be_read, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

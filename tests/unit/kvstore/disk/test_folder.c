@@ -84,7 +84,7 @@ static void test_disk_folder_the_least_recently_used_goes(void **state) {
     assert_int_equal(count(fixture, NULL), 2);
     // Opened with less, it shrinks.
     sl_disk_folder_close(&fixture->folder);
-    assert_int_equal(sl_disk_folder_open(fixture->path, false, 2 * MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+    assert_int_equal(sl_disk_folder_open(fixture->path, 0, 2 * MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
     for (int i = 6; i < 12; i++) {
         assert_int_equal(write_capsule(fixture, i, 2, BODY), SL_OK);
     }
@@ -181,7 +181,7 @@ static void test_disk_folder_a_document_stays(void **state) {
         assert_int_equal(write_capsule(fixture, i, 2, BODY), SL_OK);
     }
     sl_disk_folder_close(&fixture->folder);
-    assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, protected, &fixture->folder, NULL), SL_OK);
+    assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, protected, &fixture->folder, NULL), SL_OK);
     assert_int_equal(write_capsule(fixture, 3, 2, BODY), SL_ERR_EXHAUSTED); // which are documents is not known yet
     assert_int_equal(count(fixture, NULL), 3);
     ids[0] = (struct sl_capsule_id){11, 22, hash_of(0, WHOLE)};
@@ -210,7 +210,7 @@ static void test_disk_folder_a_document_stays_when_it_shrinks(void **state) {
     struct sl_capsule_id *ids = malloc(sizeof *ids);
     int64_t bytes;
     sl_disk_folder_close(&fixture->folder);
-    assert_int_equal(sl_disk_folder_open(fixture->path, false, 2 * MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+    assert_int_equal(sl_disk_folder_open(fixture->path, 0, 2 * MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
     for (int i = 0; i < 6; i++) { // the document is the oldest
         assert_int_equal(write_capsule(fixture, i, 2, BODY), SL_OK);
     }
@@ -221,8 +221,7 @@ static void test_disk_folder_a_document_stays_when_it_shrinks(void **state) {
             ids[0] = (struct sl_capsule_id){11, 22, hash_of(0, WHOLE)};
             sl_protected_set(protected, ids, 1);
         }
-        assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, protected, &fixture->folder, NULL),
-                         SL_OK);
+        assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, protected, &fixture->folder, NULL), SL_OK);
         assert_int_equal(count(fixture, &bytes), is_told ? 3 : 6); // at first it is not known which is one
         assert_true(finds_whole(fixture, 0, 2));
         assert_true(!is_told || bytes <= MAX_BYTES);
@@ -237,13 +236,13 @@ static void test_disk_folder_a_document_stays_when_the_index_shrinks(void **stat
     struct sl_protected *protected = NULL;
     int64_t most = (int64_t)512 << 20; // for an index of 8 MiB
     sl_disk_folder_close(&fixture->folder);
-    assert_int_equal(sl_disk_folder_open(fixture->path, false, most, NULL, &fixture->folder, NULL), SL_OK);
+    assert_int_equal(sl_disk_folder_open(fixture->path, 0, most, NULL, &fixture->folder, NULL), SL_OK);
     for (int i = 0; i < 160; i++) {
         assert_int_equal(write_capsule(fixture, i, SL_CAPSULE_CACHE_MAX_PREFIXES - 1, 100), SL_OK);
     }
     sl_disk_folder_close(&fixture->folder);
     assert_int_equal(sl_protected_create(60000, &protected, NULL), SL_OK);
-    assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, protected, &fixture->folder, NULL), SL_OK);
+    assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, protected, &fixture->folder, NULL), SL_OK);
     assert_int_equal(count(fixture, NULL), 160);
     struct sl_capsule_id *ids = malloc(sizeof *ids);
     ids[0] = (struct sl_capsule_id){11, 22, hash_of(0, WHOLE)};
@@ -290,10 +289,10 @@ static void test_disk_folder_opens_with_many(void **state) {
     getrlimit(RLIMIT_NOFILE, &before);
     few = (struct rlimit){8, before.rlim_max};
     setrlimit(RLIMIT_NOFILE, &few);
-    enum sl_status status = sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, NULL);
+    enum sl_status status = sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL);
     setrlimit(RLIMIT_NOFILE, &before);
     if (status != SL_OK) { // refused, since no file could be opened just then: nothing is lost by that
-        assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+        assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
     }
     assert_int_equal(count(fixture, NULL), N);
 }
@@ -352,7 +351,7 @@ static void test_disk_folder_what_a_killed_process_left_is_swept(void **state) {
 // Writes and removes until it is killed.
 static void write_for_ever(struct fixture *fixture) {
     struct sl_disk_folder *folder;
-    if (sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &folder, NULL) != SL_OK) {
+    if (sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &folder, NULL) != SL_OK) {
         _exit(1);
     }
     for (int i = 0;; i++) {
@@ -379,7 +378,7 @@ static void test_disk_folder_may_be_killed_at_any_moment(void **state) {
         int how;
         assert_int_equal(waitpid(child, &how, 0), child);
         assert_true(WIFSIGNALED(how)); // and did not end by itself
-        assert_int_equal(sl_disk_folder_open(fixture->path, false, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
+        assert_int_equal(sl_disk_folder_open(fixture->path, 0, MAX_BYTES, NULL, &fixture->folder, NULL), SL_OK);
         int64_t n = 0;
         for (int seed = 0; seed < 50; seed++) {
             struct sl_disk_entry found;
@@ -425,7 +424,7 @@ static void test_disk_folder_what_fails_leaves_nothing(void **state) {
 static void refuse(const char *path, int64_t bytes, enum sl_status expected, const char *word) {
     struct sl_disk_folder *folder;
     struct sl_error err = {0};
-    assert_int_equal(sl_disk_folder_open(path, false, bytes, NULL, &folder, &err), expected);
+    assert_int_equal(sl_disk_folder_open(path, 0, bytes, NULL, &folder, &err), expected);
     if (!strstr(err.text, path) || !strstr(err.text, word)) {
         fail_msg("does not say %s and %s: %s", path, word, err.text);
     }

@@ -161,7 +161,7 @@ static void test_disk_that_is_not_mounted_is_waited_for(void **state) {
     for (int is_empty = 0; is_empty < 2; is_empty++) { // a folder of the mount point, and the mount point
         assert_int_equal(rename(fixture->folder.path, away), 0);
         assert_true(is_empty == 0 || mkdir(fixture->folder.path, 0700) == 0);
-        fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "pwrite"});
+        fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .only = "pwrite", .is_elsewhere = true});
         disk_put(fixture, 1 + is_empty);
         int64_t deadline = sl_deadline_in_ms(DISK_WAIT_MS);
         while ((is_used(fixture, failure) || !strstr(failure, "mount its disk")) && sl_now_ns() < deadline) {
@@ -181,6 +181,28 @@ static void test_disk_that_is_not_mounted_is_waited_for(void **state) {
     }
 }
 
+// A folder that was removed, or replaced by an empty one, while its disk is mounted is used again without a restart.
+static void test_disk_makes_a_folder_that_was_removed(void **state) {
+    struct disk_fixture *fixture = *state;
+    struct sl_disk_stats stats;
+    sl_disk_close(&fixture->disk, 0);
+    fixture->pause_ms = 2;
+    disk_open(fixture);
+    for (int is_there = 0; is_there < 2; is_there++) {
+        put(fixture, 2 * is_there);
+        temp_folder_destroy(&fixture->folder);
+        assert_true(!is_there || mkdir(fixture->folder.path, 0700) == 0);
+        disk_put(fixture, 2 * is_there + 1); // finds that it is gone
+        const int64_t deadline = sl_deadline_in_ms(DISK_WAIT_MS);
+        do {
+            sl_sleep_ms(2);
+            sl_disk_get_stats(fixture->disk, &stats);
+        } while ((stats.n_failures <= is_there || stats.failure[0] != '\0') && sl_now_ns() < deadline);
+        assert_string_equal(stats.failure, "");
+    }
+    put(fixture, N_CAPSULES + 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_read_back_what_does_not_come_is_not_in_the_way, disk_setup, disk_teardown),
@@ -188,6 +210,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_disk_keeps_what_it_had_no_room_for_at_first, disk_setup, disk_teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_fails_keeps_nothing, disk_setup, disk_teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_is_not_mounted_is_waited_for, disk_setup, disk_teardown),
+        cmocka_unit_test_setup_teardown(test_disk_makes_a_folder_that_was_removed, disk_setup, disk_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
