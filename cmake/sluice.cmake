@@ -145,7 +145,7 @@ function(sl_program)
   add_executable(${A_NAME} ${A_SOURCES})
   sl_limit_frames(${A_NAME})
   target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
-  target_link_libraries(${A_NAME} PRIVATE ${A_DEPS})
+  target_link_libraries(${A_NAME} PRIVATE standard_streams ${A_DEPS})
 endfunction()
 
 # sl_test_object(test_request.c DEPS target ... OUT variable): compiles a source that several tests of a folder link once. The variable is

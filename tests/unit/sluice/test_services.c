@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the programs that serve, as a script sees them before they do: what they refuse to be started with.
+// Purpose: the programs that serve, as a script sees them before they do: what they refuse to be started with, and what they can be started without.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,6 +53,32 @@ static void test_services_refuse_what_they_cannot_be_started_with(void **state) 
     }
 }
 
+// No library gets the number of a standard stream that a program was started without: the program would wait for it, or write to it.
+static void test_programs_start_without_standard_streams(void **state) {
+    (void)state;
+    static const struct {
+        const char *line; // of the shell, which knows the folder of the programs
+        int code;
+    } starts[] = {
+        {"exec timeout 60 $SLUICE_BIN/sluice chat --local -m models/demo <&-", 0},
+        {"exec timeout 60 $SLUICE_BIN/sluice recipes 2>&1 >&-", 1},
+        {"exec timeout 60 $SLUICE_BIN/sluice recipes >/dev/null 2>&-", 0},
+        {"$SLUICE_BIN/sluice-kvstore --listen 127.0.0.1:0 --arena 16M <&- >&- 2>&- & "
+         "for i in $(seq 200); do "
+         "  opened=$(readlink /proc/$!/fd/0 /proc/$!/fd/1 /proc/$!/fd/2 | tr '\\n' ' '); "
+         "  [ \"$opened\" = '/dev/null /dev/null /dev/null ' ] && break; sleep 0.1; "
+         "done; "
+         "kill $!; [ $i -lt 200 ]",
+         0},
+    };
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
+        const int status = system(starts[i].line);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != starts[i].code) {
+            fail_msg("%s: status %d", starts[i].line, status);
+        }
+    }
+}
+
 static int need_programs(void **state) {
     (void)state;
     return getenv("SLUICE_BIN") ? 0 : -1; // run by ctest
@@ -61,6 +87,7 @@ static int need_programs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_services_refuse_what_they_cannot_be_started_with),
+        cmocka_unit_test(test_programs_start_without_standard_streams),
     };
     return cmocka_run_group_tests(tests, need_programs, NULL);
 }
