@@ -4,7 +4,7 @@
  *
  * Design: a server is authenticated when a connection is made. So when the revocation lists have changed, a channel is replaced
  *         before its next call: its connection to a server that was revoked is not used again. rpc_client.c ends
- *         open streams that have had a message, and uploads between two messages; other calls go on until their deadline.
+ *         open calls, but for streams that have had no message yet: those end by their deadline.
  */
 #include <grpc/impl/codegen/propagation_bits.h>
 #include <stdlib.h>

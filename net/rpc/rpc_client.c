@@ -29,8 +29,7 @@
 enum {
     TIMERS_MS = 200, // time that gRPC has to end a call after its deadline, before we end it
     TRY_AGAIN_MS = 2 * SL_RPC_BACKOFF_MAX_MS,
-    REVOKED_MS = 1000, // between looks for a new revocation list, while a stream's reader waits
-    AHEAD = 8,         // messages of a stream that wait for its reader, and their bytes, until no more are read
+    AHEAD = 8, // messages of a stream that wait for its reader, and their bytes, until no more are read
     AHEAD_BYTES = 64 << 10,
 };
 
@@ -165,18 +164,37 @@ static void start_ops(grpc_op ops[N_START_OPS], grpc_byte_buffer *request, struc
                        .data.recv_initial_metadata.recv_initial_metadata = &outcome->initial};
 }
 
-/*
- * Ends a call whose server was revoked since it was authenticated, as if it was lost. Call it when gRPC has connected the
- * call: a message has come, or was sent. *edition_inout: of the revocation lists by which the server was checked.
- */
-SL_APART static void end_if_revoked(grpc_call *call, const struct outcome *outcome, uint64_t *edition_inout) {
-    const struct sl_rpc_credentials *credentials = outcome->channel->credentials;
-    const uint64_t edition = sl_rpc_credentials_edition(credentials);
+// The server of an open call.
+struct server {
+    grpc_call *call;
+    const struct sl_rpc_credentials *credentials;
+    uint64_t edition; // of the revocation lists by which it was checked; 0: there are none
+};
+
+// Ends a call whose server was revoked since it was authenticated, as if it was lost. Call it when gRPC has connected the
+// call: its metadata were sent, or a message has come.
+SL_APART static void end_if_revoked(void *arg) {
+    struct server *server = arg;
+    const uint64_t edition = sl_rpc_credentials_edition(server->credentials);
     struct sl_error err;
-    if (edition != *edition_inout && sl_rpc_check_revoked(credentials, call, &err) != SL_OK) {
-        grpc_call_cancel_with_status(call, GRPC_STATUS_UNAVAILABLE, err.text, NULL);
+    if (edition != server->edition && sl_rpc_check_revoked(server->credentials, server->call, &err) != SL_OK) {
+        grpc_call_cancel_with_status(server->call, GRPC_STATUS_UNAVAILABLE, err.text, NULL);
     }
-    *edition_inout = edition;
+    server->edition = edition;
+}
+
+// Runs operations of a call whose metadata were sent, and checks its server meanwhile.
+static enum sl_status run_checked(struct server *server, const grpc_op *ops, size_t n_ops, int64_t deadline_ns) {
+    return sl_rpc_batch_run_looking(server->call, ops, n_ops, deadline_ns, server->edition > 0 ? end_if_revoked : NULL,
+                                    server);
+}
+
+// Opens a call. The caller unrefs server_out->call.
+static void open_call(struct sl_rpc_channel *channel, const struct sl_rpc_method *method, int64_t deadline_ns,
+                      struct sl_rpc_call *parent, struct server *server_out) {
+    server_out->credentials = channel->credentials;
+    server_out->edition = sl_rpc_channel_edition(channel); // before the call, which may renew the channel
+    server_out->call = sl_rpc_channel_call(channel, method->path, deadline_ns, parent);
 }
 
 // ---- unary calls ---------------------------------------------------------------------------------------------------
@@ -243,7 +261,8 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
         deadline_ns = parents_ns;
     }
     sl_rpc_live_calls_add(1);
-    grpc_call *call = sl_rpc_channel_call(channel, method->path, deadline_ns, parent);
+    struct server server;
+    open_call(channel, method, deadline_ns, parent, &server);
     grpc_byte_buffer *bytes = sl_rpc_message_pack(request), *reply = NULL;
     struct outcome outcome;
     outcome_init(&outcome, channel, method);
@@ -251,11 +270,16 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
     start_ops(ops, bytes, &outcome);
     ops[N_START_OPS] = (grpc_op){.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply};
     ops[N_START_OPS + 1] = status_op(&outcome);
+    const int64_t until_ns = own_deadline(deadline_ns);
+    const size_t n_before = server.edition > 0; // the metadata alone: after that the server can be checked
+    if (n_before > 0) {
+        (void)sl_rpc_batch_run(server.call, ops, n_before, until_ns); // if it fails, the outcome has the reason
+    }
     // If the status is among the operations, gRPC reports success regardless of the call's outcome.
-    enum sl_status status = sl_rpc_batch_run(call, ops, N_START_OPS + 2, own_deadline(deadline_ns));
+    enum sl_status status = run_checked(&server, ops + n_before, N_START_OPS + 2 - n_before, until_ns);
     grpc_byte_buffer_destroy(bytes);
     status = finish_call(method, status, deadline_ns, &outcome, reply, reply_out, err);
-    grpc_call_unref(call);
+    grpc_call_unref(server.call);
     sl_rpc_live_calls_add(-1);
     return status;
 }
@@ -263,24 +287,24 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
 // ---- requests in parts ---------------------------------------------------------------------------------------------
 
 // Sends all messages one after the other. SL_ERR_CANCELLED: the call has ended before the last one.
-static enum sl_status send_all(grpc_call *call, const struct outcome *outcome, uint64_t edition,
-                               const ProtobufCMessage *(*next_fn)(void *arg), void *arg, int64_t deadline_ns) {
+static enum sl_status send_all(struct server *server, const ProtobufCMessage *(*next_fn)(void *arg), void *arg,
+                               int64_t deadline_ns) {
     const grpc_op close = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
     grpc_op begin = {.op = GRPC_OP_SEND_INITIAL_METADATA};
     struct sl_rpc_trace_entry trace;
     sl_rpc_trace_attach(&trace, &begin);
-    enum sl_status status = sl_rpc_batch_run(call, &begin, 1, deadline_ns);
+    enum sl_status status = sl_rpc_batch_run(server->call, &begin, 1, deadline_ns);
     const ProtobufCMessage *message;
     while (status == SL_OK && (message = next_fn(arg)) != NULL) {
         grpc_byte_buffer *bytes = sl_rpc_message_pack(message);
         const grpc_op send = {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = bytes};
-        status = sl_rpc_batch_run(call, &send, 1, deadline_ns);
+        status = run_checked(server, &send, 1, deadline_ns);
         grpc_byte_buffer_destroy(bytes);
         if (status == SL_OK) {
-            end_if_revoked(call, outcome, &edition);
+            end_if_revoked(server);
         }
     }
-    return status == SL_OK ? sl_rpc_batch_run(call, &close, 1, deadline_ns) : status;
+    return status == SL_OK ? sl_rpc_batch_run(server->call, &close, 1, deadline_ns) : status;
 }
 
 enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
@@ -289,20 +313,19 @@ enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc
     SL_FAIL_IF(method->kind != SL_RPC_BIDI || deadline_ns == SL_NO_DEADLINE, err, SL_ERR_INTERNAL,
                "%s: is not called in parts, or without a deadline", method->path);
     sl_rpc_live_calls_add(1);
-    const uint64_t edition = sl_rpc_channel_edition(channel); // before the call, which may renew the channel
-    grpc_call *call = sl_rpc_channel_call(channel, method->path, deadline_ns, NULL);
+    struct server server;
+    open_call(channel, method, deadline_ns, NULL, &server);
     grpc_byte_buffer *reply = NULL;
     struct outcome outcome;
     outcome_init(&outcome, channel, method);
-    (void)send_all(call, &outcome, edition, next_fn, arg,
-                   deadline_ns); // if it fails, the call's outcome has the reason
+    (void)send_all(&server, next_fn, arg, deadline_ns); // if it fails, the outcome has the reason
     const grpc_op ops[] = {
         {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &outcome.initial},
         {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply},
         status_op(&outcome)};
-    enum sl_status status = sl_rpc_batch_run(call, ops, sizeof ops / sizeof *ops, own_deadline(deadline_ns));
+    enum sl_status status = run_checked(&server, ops, sizeof ops / sizeof *ops, own_deadline(deadline_ns));
     status = finish_call(method, status, deadline_ns, &outcome, reply, reply_out, err);
-    grpc_call_unref(call);
+    grpc_call_unref(server.call);
     sl_rpc_live_calls_add(-1);
     return status;
 }
@@ -310,12 +333,11 @@ enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc
 // ---- streams -------------------------------------------------------------------------------------------------------
 
 struct sl_rpc_stream {
-    grpc_call *call;
+    struct server server;
     const struct sl_rpc_method *method;
     struct outcome outcome; // readable by us when status_done
     struct sl_rpc_tag status_tag, read_tag;
-    uint64_t edition;      // of the revocation lists by which the server was checked; the reader's, like the next one
-    bool has_come;         // a message has come
+    bool has_come;         // a message has come; the reader's, like the server's edition
     pthread_mutex_t mutex; // guards the fields below
     struct sl_bell changed;
     grpc_byte_buffer *landing, *messages[AHEAD]; // a ring of those that wait for the reader
@@ -349,7 +371,7 @@ static void free_stream(struct sl_rpc_stream *stream) {
         grpc_byte_buffer_destroy(bytes);
     }
     outcome_cleanup(&stream->outcome);
-    grpc_call_unref(stream->call);
+    grpc_call_unref(stream->server.call);
     pthread_mutex_destroy(&stream->mutex);
     free(stream);
 }
@@ -390,7 +412,7 @@ static bool begin_reading(struct sl_rpc_stream *stream) {
 // Starts operations that n_pending counts already.
 static enum sl_status start_counted(struct sl_rpc_stream *stream, const grpc_op *ops, size_t n_ops,
                                     struct sl_rpc_tag *tag) {
-    const enum sl_status status = sl_rpc_batch_start(stream->call, ops, n_ops, tag);
+    const enum sl_status status = sl_rpc_batch_start(stream->server.call, ops, n_ops, tag);
     if (status != SL_OK) {
         pthread_mutex_lock(&stream->mutex);
         complete(stream, false);
@@ -440,8 +462,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     pthread_mutex_init(&stream->mutex, NULL);
     outcome_init(&stream->outcome, channel, method);
     sl_rpc_live_calls_add(1);
-    stream->edition = sl_rpc_channel_edition(channel); // before the call, which may renew the channel
-    stream->call = sl_rpc_channel_call(channel, method->path, deadline_ns, parent);
+    open_call(channel, method, deadline_ns, parent, &stream->server);
 
     grpc_byte_buffer *bytes = sl_rpc_message_pack(request);
     grpc_op ops[N_START_OPS + 1];
@@ -473,7 +494,7 @@ static enum sl_status stream_end(const struct sl_rpc_stream *stream, struct sl_e
 // Ends the stream if its server was revoked. Before a message has come, gRPC may still authenticate it.
 static void check_server(struct sl_rpc_stream *stream) {
     if (stream->has_come) {
-        end_if_revoked(stream->call, &stream->outcome, &stream->edition);
+        end_if_revoked(&stream->server);
     }
 }
 
@@ -482,7 +503,7 @@ static void check_server(struct sl_rpc_stream *stream) {
 static bool await_next(struct sl_rpc_stream *stream, int64_t deadline_ns) {
     bool is_over = false;
     while (!has_next(stream) && !is_over) {
-        const int64_t look_ns = stream->edition > 0 ? sl_deadline_in_ms(REVOKED_MS) : SL_NO_DEADLINE;
+        const int64_t look_ns = stream->server.edition > 0 ? sl_deadline_in_ms(SL_RPC_LOOK_MS) : SL_NO_DEADLINE;
         const int64_t until_ns = deadline_ns < look_ns ? deadline_ns : look_ns;
         if (sl_bell_wait(&stream->changed, &stream->mutex, until_ns) == SL_ERR_DEADLINE) {
             is_over = until_ns == deadline_ns;
@@ -532,12 +553,12 @@ void sl_rpc_stream_on_news(struct sl_rpc_stream *stream, void (*fn)(void *arg), 
 }
 
 void sl_rpc_stream_cancel(struct sl_rpc_stream *stream) {
-    grpc_call_cancel(stream->call, NULL); // does nothing if the call has ended
+    grpc_call_cancel(stream->server.call, NULL); // does nothing if the call has ended
 }
 
 void sl_rpc_stream_close(struct sl_rpc_stream **stream) {
     SL_TAKE_OR_RETURN(s, stream);
-    grpc_call_cancel(s->call, NULL);
+    grpc_call_cancel(s->server.call, NULL);
     sl_rpc_live_calls_add(-1);
     pthread_mutex_lock(&s->mutex);
     s->closed = true;

@@ -177,14 +177,32 @@ static void wake(struct sl_rpc_tag *tag, bool ok) {
     sl_bell_ring(&waiter->bell, &waiter->mutex, 1); // the waiter may be freed from here on
 }
 
+// Waits until it is done, or the deadline. Lock held.
+static void await(struct waiter *waiter, int64_t deadline_ns, void (*look_fn)(void *arg), void *arg) {
+    for (bool is_over = false; !waiter->done && !is_over;) {
+        const int64_t look_ns = look_fn ? sl_deadline_in_ms(SL_RPC_LOOK_MS) : SL_NO_DEADLINE;
+        const int64_t until_ns = deadline_ns < look_ns ? deadline_ns : look_ns;
+        is_over = sl_bell_wait(&waiter->bell, &waiter->mutex, until_ns) == SL_ERR_DEADLINE && until_ns == deadline_ns;
+        if (look_fn && !waiter->done && !is_over) {
+            pthread_mutex_unlock(&waiter->mutex);
+            look_fn(arg);
+            pthread_mutex_lock(&waiter->mutex);
+        }
+    }
+}
+
 enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops, int64_t deadline_ns) {
+    return sl_rpc_batch_run_looking(call, ops, n_ops, deadline_ns, NULL, NULL);
+}
+
+enum sl_status sl_rpc_batch_run_looking(grpc_call *call, const grpc_op *ops, size_t n_ops, int64_t deadline_ns,
+                                        void (*look_fn)(void *arg), void *arg) {
     struct waiter waiter = {.tag = {wake}};
     pthread_mutex_init(&waiter.mutex, NULL);
     enum sl_status status = sl_rpc_batch_start(call, ops, n_ops, &waiter.tag);
     if (status == SL_OK) {
         pthread_mutex_lock(&waiter.mutex);
-        while (!waiter.done && sl_bell_wait(&waiter.bell, &waiter.mutex, deadline_ns) == SL_OK) {
-        }
+        await(&waiter, deadline_ns, look_fn, arg);
         if (!waiter.done) {
             pthread_mutex_unlock(&waiter.mutex);
             grpc_call_cancel_with_status(call, GRPC_STATUS_DEADLINE_EXCEEDED, "the time for a message is over", NULL);

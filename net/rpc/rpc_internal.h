@@ -22,6 +22,8 @@
 
 // ---- rpc_core.c: the completion queue, and bytes to messages -------------------------------------------------------
 
+enum { SL_RPC_LOOK_MS = 1000 }; // between looks for new revocation lists, while a thread waits for a server
+
 struct sl_rpc_tag {
     void (*fn)(struct sl_rpc_tag *tag, bool ok); // called on a polling thread
 };
@@ -37,6 +39,9 @@ enum sl_status sl_rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t n_
 // Starts operations and waits for them; cancels a call that has not completed them by the deadline (SL_NO_DEADLINE: the
 // call's own deadline is enough). SL_ERR_CANCELLED: gRPC reports failure; for sends, this means that the call is over.
 enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops, int64_t deadline_ns);
+// As sl_rpc_batch_run(), and calls look_fn once a second meanwhile (NULL: does not).
+enum sl_status sl_rpc_batch_run_looking(grpc_call *call, const grpc_op *ops, size_t n_ops, int64_t deadline_ns,
+                                        void (*look_fn)(void *arg), void *arg);
 
 struct sl_rpc_account;
 

@@ -295,7 +295,25 @@ grpc_channel *__wrap_grpc_channel_create(const char *to, grpc_channel_credential
     return atomic_load(&has_no_memory) ? NULL : __real_grpc_channel_create(to, own, args);
 }
 
-// A server that is revoked is called no more, also over a connection that is open, and its streams end; others are.
+// A call to which the server does not answer.
+struct silent_call {
+    struct sl_rpc_channel *channel;
+    int64_t ms;
+    pthread_t thread;
+    enum sl_status status;
+    struct sl_error err;
+};
+
+static void *await_reply(void *arg) {
+    struct silent_call *call = arg;
+    Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
+    request.job_id = (char *)"wait";
+    call->status =
+        sl_rpc_unary(call->channel, &echo_get, &request.base, sl_deadline_in_ms(call->ms), NULL, NULL, &call->err);
+    return NULL;
+}
+
+// A server that is revoked is called no more, also over a connection that is open, and its streams and calls end; others are.
 static void test_a_revoked_server_is_not_called_again(void **state) {
     (void)state;
     struct sl_rpc_stream *streams[3][N_OPEN];
@@ -315,6 +333,12 @@ static void test_a_revoked_server_is_not_called_again(void **state) {
             sl_rpc_unary(channels[i], &echo_get, &request.base, sl_deadline_in_ms(10000), NULL, NULL, &err), SL_OK);
         open_streams(channels[i], streams[i]);
     }
+    struct silent_call silent[2] = {{.channel = channels[0], .ms = 60000}, {.channel = channels[1], .ms = 4000}};
+    const int n_before = atomic_load(&n_waiting);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&silent[i].thread, NULL, await_reply, &silent[i]), 0);
+    }
+    assert_true(echo_reaches(&n_waiting, n_before + 2, 10000));
     int n_sent = 0;
     assert_int_equal(
         sl_rpc_upload(channels[0], &echo_chat, next_message, &n_sent, sl_deadline_in_ms(30000), NULL, &err),
@@ -341,6 +365,9 @@ static void test_a_revoked_server_is_not_called_again(void **state) {
         }
     }
     for (int i = 0; i < 2; i++) {
+        pthread_join(silent[i].thread, NULL);
+        assert_int_equal(silent[i].status, i == 0 ? SL_ERR_PEER_LOST : SL_ERR_DEADLINE);
+        assert_true(i == 1 || strstr(silent[i].err.text, "was revoked"));
         sl_rpc_channel_destroy(&channels[i]);
     }
     sl_rpc_server_stop(&revoked, 0);
