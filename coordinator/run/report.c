@@ -15,6 +15,23 @@ static double ms_between(int64_t from_ns, int64_t to_ns) {
     return (double)(to_ns - from_ns) / (double)SL_NS_PER_MS;
 }
 
+// Locks the statistics, without those of an earlier attempt: the caller says how this one began, and unlocks.
+static Sluice__V1__Statistics *begin_statistics(const struct sl_run_report *report, struct sl_job *job) {
+    Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    statistics->queue_ms = ms_between(job->spec.submitted_ns, report->admitted_ns);
+    statistics->prefill_ms = statistics->ship_ms = statistics->restore_ms = statistics->slots_per_head = 0;
+    statistics->n_reused_tokens = statistics->capsule_bytes = statistics->slots_evicted = statistics->slots_merged = 0;
+    statistics->kept = statistics->kept_state = SLUICE__V1__KEPT__KEPT_NOT_SAID;
+    statistics->not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
+    statistics->not_joined = job->spec.not_joined;
+    return statistics;
+}
+
+static void note_peak(struct sl_run_report *report, Sluice__V1__Statistics *statistics, int64_t bytes) {
+    report->peak_bytes = bytes > report->peak_bytes ? bytes : report->peak_bytes;
+    statistics->prefill_peak_bytes = report->peak_bytes;
+}
+
 // Returns whether progress of this kind may be reported now; the last report of a kind is always due.
 static bool is_due(int64_t *last_ns, bool complete) {
     int64_t now_ns = sl_now_ns();
@@ -53,7 +70,7 @@ void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job) {
 void sl_run_report_start(struct sl_run_report *report) {
     report->prefill_start_ns = sl_now_ns();
     report->last_prefill_ns = report->last_ship_ns = 0; // the first report of every attempt is due
-    report->n_read = 0;
+    report->n_read = report->peak_bytes = 0;
 }
 
 // Bounds a number of prompt tokens that a worker reports.
@@ -81,9 +98,7 @@ void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
     Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
     job->n_read = n_read;
     statistics->n_reused_tokens = progress->tokens_reused;
-    if (progress->resident_bytes > statistics->prefill_peak_bytes) {
-        statistics->prefill_peak_bytes = progress->resident_bytes;
-    }
+    note_peak(report, statistics, progress->resident_bytes);
     sl_job_statistics_unlock(job);
     if (is_due(&report->last_prefill_ns, progress->tokens_done >= progress->tokens_total)) {
         sl_job_tell_progress(job, SLUICE__V1__EVENT__WHAT_PREFILL, &progress->base);
@@ -105,11 +120,11 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
     if (known != NULL && known->ship_ms > 0 && known->ship_ms <= call_ms) { // not trusted: a worker reports it
         sl_span_record("ship", now_ns - (int64_t)(known->ship_ms * SL_NS_PER_MS), now_ns);
     }
-    Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    Sluice__V1__Statistics *statistics = begin_statistics(report, job);
     statistics->prefill_ms = call_ms;
-    statistics->ship_ms = 0;
-    statistics->not_joined =
-        job->spec.n_joins > 0 ? SLUICE__V1__NOT_JOINED__NOT_JOINED_UNAVAILABLE : job->spec.not_joined;
+    if (job->spec.n_joins > 0) {
+        statistics->not_joined = SLUICE__V1__NOT_JOINED__NOT_JOINED_UNAVAILABLE;
+    }
     if (known != NULL) {
         statistics->n_reused_tokens = known->n_reused_tokens;
         statistics->queue_ms += known->queue_ms; // on the prefill worker
@@ -123,9 +138,7 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
         statistics->kept_state = known->kept_state;
         statistics->not_cached = known->not_cached;
         statistics->restore_ms = known->restore_ms;
-        if (known->prefill_peak_bytes > statistics->prefill_peak_bytes) {
-            statistics->prefill_peak_bytes = known->prefill_peak_bytes;
-        }
+        note_peak(report, statistics, known->prefill_peak_bytes);
         if (travels) {
             count_capsule(report, job, known);
         }
@@ -138,7 +151,7 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
 
 void sl_run_report_reused(struct sl_run_report *report, struct sl_job *job, int64_t n_tokens, int64_t shipped_bytes) {
     count(report, job, SL_TOTAL_READ_TOKENS, job->spec.n_tokens - n_tokens);
-    Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    Sluice__V1__Statistics *statistics = begin_statistics(report, job);
     statistics->n_reused_tokens = n_tokens;
     statistics->capsule_bytes = shipped_bytes;
     sl_job_statistics_unlock(job);
@@ -149,14 +162,12 @@ void sl_run_report_prefix(struct sl_run_report *report, struct sl_job *job, cons
     int64_t n_reused = bounded(known->n_reused_tokens, job);
     count(report, job, SL_TOTAL_READ_TOKENS, job->spec.n_tokens - n_reused);
     count_capsule(report, job, known);
-    Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    Sluice__V1__Statistics *statistics = begin_statistics(report, job);
     statistics->n_reused_tokens = n_reused;
     statistics->prefill_ms = known->prefill_ms;
     statistics->ship_ms = known->ship_ms;
     statistics->capsule_bytes = known->capsule_bytes;
     statistics->slots_per_head = known->slots_per_head;
-    statistics->not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID; // an earlier attempt may have set it
-    statistics->not_joined = job->spec.not_joined; // the worker may have read later documents that are short
     sl_job_set_transport(job, known->transport);
     sl_job_statistics_unlock(job);
 }

@@ -16,7 +16,7 @@ struct sl_run_report {
     struct sl_job_figures *figures;                                                        // of all jobs; not owned
     int64_t admitted_ns, prefill_start_ns, decode_start_ns, first_token_ns, decode_end_ns; // 0: not yet
     int64_t last_prefill_ns, last_ship_ns; // when progress was last reported
-    int64_t n_read;                        // prompt tokens that this attempt has read
+    int64_t n_read, peak_bytes;            // prompt tokens that this attempt has read, and its most KV
     Sluice__V1__Finished__Reason reason;
     char *text;                             // the complete answer; NULL: there is none yet. Owned
     bool another_leads;                     // the job fails only at this coordinator
