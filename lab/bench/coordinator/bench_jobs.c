@@ -315,12 +315,12 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     struct load load = {.bench = b, .n_clients = b->options.n_clients};
     struct sl_rpc_channel *channels[N_CONNECTIONS] = {0}, *prefill[N_CONNECTIONS] = {0};
-    char address[128];
     const char *comma = strchr(b->options.direct, ',');
     SL_FAIL_IF(b->options.direct[0] && !comma, err, SL_ERR_INVALID, "--direct %s: expected DECODE,PREFILL",
                b->options.direct);
-    snprintf(address, sizeof address, "%.*s", comma ? (int)(comma - b->options.direct) : 127,
-             comma ? b->options.direct : b->options.coordinator);
+    char *address =
+        comma ? strndup(b->options.direct, (size_t)(comma - b->options.direct)) : strdup(b->options.coordinator);
+    SL_FAIL_IF(!address, err, SL_ERR_EXHAUSTED, "no memory for an address");
     sl_descriptors_raise();
     pthread_mutex_init(&load.mutex, NULL);
     sl_cond_init(&load.news);
@@ -334,6 +334,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         status = sl_rpc_channel_create_alone(address, NULL, SL_ROLE_ANY, &channels[i], err);
         SL_THEN_IF(status, comma != NULL, sl_rpc_channel_create_alone(comma + 1, NULL, SL_ROLE_ANY, &prefill[i], err));
     }
+    free(address);
     if (status == SL_OK) {
         load.added_ms = load.total_ms + MAX_SAMPLES;
         load.lag_ms = load.added_ms + MAX_SAMPLES;
