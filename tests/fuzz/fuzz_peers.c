@@ -233,7 +233,7 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
                             struct sl_ship **ship_out, struct sl_error *err) {
     (void)fabric, (void)deadline_ns;
     if (ticket_bytes != FUZZ_TICKET_BYTES || memcmp(ticket, "tick", 4) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "this is no ticket");
+        return sl_fail(err, SL_ERR_INVALID, "not a ticket");
     }
     struct sl_ship *ship = calloc(1, sizeof *ship);
     fuzz_require(ship != NULL);
@@ -258,7 +258,7 @@ static uint8_t *room(struct sl_ship *ship, size_t *bytes_out) {
     return grant ? grant->block : capsule ? capsule->body : NULL;
 }
 
-// Jobs here are the processors': nothing lies where only a device reaches it.
+// Workers here compute on the CPU: no memory is a device's.
 enum sl_ship_straight sl_ship_straight(const struct sl_ship *ship, const void *data) {
     (void)ship, (void)data;
     return SL_STRAIGHT_NO;
@@ -403,7 +403,7 @@ enum sl_status sl_connection_open(struct sl_fabric *fabric, const char *address,
                                   struct sl_connection **connection_out, struct sl_error *err) {
     (void)fabric, (void)epoch;
     if (strcmp(address, FUZZ_FABRIC) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "this is no address");
+        return sl_fail(err, SL_ERR_INVALID, "not an address");
     }
     *connection_out = malloc(sizeof **connection_out);
     fuzz_require(*connection_out != NULL);
@@ -480,7 +480,7 @@ enum sl_status sl_fetch_open(struct sl_connection *connection, const struct sl_f
                              struct sl_fetch **fetch_out, struct sl_error *err) {
     (void)connection;
     if (plan->ticket_bytes != FUZZ_TICKET_BYTES || memcmp(plan->ticket, "tick", 4) != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "this is no ticket");
+        return sl_fail(err, SL_ERR_INVALID, "not a ticket");
     }
     for (size_t i = 0; i < plan->n_ranges; i++) {
         memset(plan->ranges[i].to, 0x3c, plan->ranges[i].bytes);
