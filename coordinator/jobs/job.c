@@ -159,6 +159,7 @@ void sl_job_accepted(const struct sl_job *job, Sluice__V1__Accepted *accepted_ou
     accepted_out->recipe = (char *)job->spec.recipe;
     accepted_out->sampling = (Sluice__V1__Sampling *)&job->sampling;
     accepted_out->max_new_tokens = job->spec.max_new_tokens;
+    accepted_out->n_prompt_tokens = job->spec.n_tokens;
 }
 
 // Does sl_job_move(). accepted: for the first event, else NULL.

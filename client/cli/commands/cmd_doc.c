@@ -19,6 +19,7 @@
 #include "client/cli/subcommands.h"
 #include "client/cli/table.h"
 #include "client/cli/tool.h"
+#include "engine/compress/recipe/recipe.h"
 
 #define CONVERT_MS        120000
 #define DEADLINE_SLACK_MS 15000 // the coordinator ends the job at its deadline, and then waits for the store
@@ -75,12 +76,24 @@ static const struct sl_program add_program = {
 struct progress {
     struct sl_signals *signals;
     struct sl_progress line;
-    int width; // of standard error; 0: not a terminal
-    bool json;
+    const char *name; // of the document
+    int width;        // of standard error; 0: not a terminal
+    bool json, is_warned;
 };
+
+// Prints the caution before the text is read, which may take minutes.
+static void warn(struct progress *progress, const Sluice__V1__Accepted *accepted) {
+    char caution[SL_CAUTION_BYTES];
+    sl_recipe_caution(accepted->recipe, accepted->n_prompt_tokens, caution);
+    sl_doc_warn(progress->name, accepted->n_prompt_tokens, caution);
+    progress->is_warned = caution[0] != '\0';
+}
 
 static void on_event(void *arg, const Sluice__V1__Event *event) {
     struct progress *progress = arg;
+    if (!progress->json && event->what_case == SLUICE__V1__EVENT__WHAT_STATE && event->state->accepted) {
+        warn(progress, event->state->accepted);
+    }
     if (progress->json) {
         sl_message_print_json(&event->base, stdout);
     } else if (sl_progress_update(&progress->line, event) && progress->width > 0) {
@@ -94,8 +107,10 @@ static bool stopped(void *arg) {
 
 static enum sl_status add_text(struct sl_client *client, void *arg, struct sl_error *err) {
     const struct add_config *config = arg;
-    struct progress progress = {
-        .signals = config->tool.signals, .width = sl_terminal_width(STDERR_FILENO), .json = config->tool.json};
+    struct progress progress = {.signals = config->tool.signals,
+                                .name = config->tool.arguments[0],
+                                .width = sl_terminal_width(STDERR_FILENO),
+                                .json = config->tool.json};
     struct sl_document_watch watch = {.deadline_ns = sl_deadline_in_ms(config->deadline_ms + DEADLINE_SLACK_MS),
                                       .on_event = on_event,
                                       .stopped = stopped,
@@ -113,7 +128,7 @@ static enum sl_status add_text(struct sl_client *client, void *arg, struct sl_er
     if (progress.width > 0 && !progress.json) {
         sl_progress_clear(stderr);
     }
-    return status == SL_OK ? sl_doc_done(document, "added", config->tool.json) : status;
+    return status == SL_OK ? sl_doc_done(document, "added", config->tool.json, progress.is_warned) : status;
 }
 
 static enum sl_status add(void *arg, struct sl_error *err) {
@@ -233,7 +248,7 @@ static enum sl_status remove_one(struct sl_client *client, void *arg, struct sl_
     Sluice__V1__Document *document;
     SL_TRY(
         sl_client_delete_document(client, config->arguments[0], sl_deadline_in_ms(config->timeout_ms), &document, err));
-    return sl_doc_done(document, "removed", config->json);
+    return sl_doc_done(document, "removed", config->json, true);
 }
 
 static int rm(int argc, char **argv) {

@@ -211,7 +211,7 @@ static enum sl_status send_file(struct sl_client *client, void *arg, struct sl_e
         sl_client_import_document(client, config->tool.arguments[0], config->text != NULL ? config->text : "",
                                   config->keep_ms, &pieces, &document, err);
     end_progress(&config->transfer);
-    return status == SL_OK ? sl_doc_done(document, "imported", config->tool.json) : status;
+    return status == SL_OK ? sl_doc_done(document, "imported", config->tool.json, false) : status;
 }
 
 static enum sl_status open_file(struct transfer *transfer, struct sl_error *err) {

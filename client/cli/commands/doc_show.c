@@ -91,7 +91,13 @@ void sl_doc_show(const Sluice__V1__Document *document, bool json) {
            document->ends_with_cluster ? ", and with the cluster; " KEEPING_DOCUMENTS : "");
 }
 
-enum sl_status sl_doc_done(Sluice__V1__Document *document, const char *word, bool json) {
+void sl_doc_warn(const char *name, int64_t n_tokens, const char *caution) {
+    if (caution[0]) {
+        fprintf(stderr, "%s has %" PRId64 " tokens: %s\n", name, n_tokens, caution);
+    }
+}
+
+enum sl_status sl_doc_done(Sluice__V1__Document *document, const char *word, bool json, bool is_warned) {
     char bytes[32], ends[SL_UTC_BYTES];
     bool is_kept = strcmp(word, "removed") != 0;
     sl_format_bytes((double)(document->capsule_bytes + document->offloaded_bytes), bytes, sizeof bytes);
@@ -108,8 +114,8 @@ enum sl_status sl_doc_done(Sluice__V1__Document *document, const char *word, boo
         fprintf(stderr, "%s%s: %s\n", document->name, document->on_disk ? "" : " is in memory only",
                 document->not_on_disk);
     }
-    if (!json && is_kept && document->caution[0]) {
-        fprintf(stderr, "%s has %" PRId64 " tokens: %s\n", document->name, document->n_tokens, document->caution);
+    if (!json && !is_warned) {
+        sl_doc_warn(document->name, document->n_tokens, document->caution);
     }
     if (!json && is_kept && document->ends_with_cluster) {
         fprintf(stderr, "%s ends with the cluster; " KEEPING_DOCUMENTS "\n", document->name);
