@@ -119,19 +119,22 @@ static const struct sl_rope *rope_of(const struct sl_engine *e, const struct sl_
 }
 
 // Computes the angles of every row's position from its session's frequencies: one call per run of inputs that share
-// them.
+// them. Attention rotates keys that are stored unrotated.
 static void compute_angles(struct sl_activations *a, const int64_t *positions, const struct sl_input *inputs,
                            int n_inputs) {
     struct sl_engine *e = a->engine;
     int64_t half = e->model->config.rotary_dim / 2;
     for (int s = 0, row = 0; s < n_inputs;) {
         const struct sl_rope *rope = rope_of(e, inputs[s].session);
+        enum sl_position_mode mode = inputs[s].session->positions;
         int64_t begin = row;
-        while (s < n_inputs && rope_of(e, inputs[s].session) == rope) {
+        while (s < n_inputs && rope_of(e, inputs[s].session) == rope && inputs[s].session->positions == mode) {
             row += inputs[s++].n_tokens;
         }
-        e->model->ops->angles(e->stream, rope, positions + begin, row - begin, a->cosines + begin * half,
-                              a->sines + begin * half);
+        if (mode == SL_POSITION_ORIGINAL) {
+            e->model->ops->angles(e->stream, rope, positions + begin, row - begin, a->cosines + begin * half,
+                                  a->sines + begin * half);
+        }
     }
 }
 

@@ -45,8 +45,10 @@ static bool all_failed(const struct sl_reading *reading) {
 // Returns whether the current layer must attend: the last layer's attention only feeds logits and the recipe's
 // measurements.
 static bool needs_attention(const struct sl_reading *reading, const struct sl_reader *reader, int i) {
-    return reading->pass.layer + 1 < reader->session->geometry.n_layers || reading->inputs[i].all_logits != NULL ||
-           reader->wants.lse || reader->wants.importance || sl_recipe_evicts(&reader->plan->recipe);
+    int layer = reading->pass.layer;
+    int64_t begin = reader->session->n_tokens, end = begin + reading->inputs[i].n_tokens;
+    return layer + 1 < reader->session->geometry.n_layers || reading->inputs[i].all_logits != NULL ||
+           sl_compressor_reads_attention(reader->compressor, layer, begin, end, reader->last);
 }
 
 // Attends to resident layers. The results of a failed reader are not used, but its rows must hold numbers.

@@ -101,26 +101,35 @@ static enum sl_status check_unpacked(const struct sl_session *session, int layer
     return SL_OK;
 }
 
+// Returns whether the layers that evict do so after the chunk of tokens [begin, end).
+static bool evicts_after(const struct sl_compressor *c, int64_t begin, int64_t end, bool last) {
+    int64_t body = sl_plan_body_tokens(&c->plan);
+    unsigned when = end == body || last ? SL_WHEN_CHUNK | SL_WHEN_END : SL_WHEN_CHUNK;
+    bool in_tail = begin >= body && body < c->plan.n_prompt;
+    return !in_tail && !sl_evicts_at_end(c) && (c->plan.recipe.when & when) != 0;
+}
+
+bool sl_compressor_reads_attention(const struct sl_compressor *c, int layer, int64_t begin, int64_t end, bool last) {
+    return sl_layer_evicts(c, layer) && sl_compressor_wants(c, false).lse &&
+           (c->method->fold != NULL || evicts_after(c, begin, end, last));
+}
+
 // Accumulates the attention of one chunk, then evicts.
 static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_session *session, int layer,
                                          const struct sl_attend *attend, bool last, struct sl_error *err) {
-    const struct sl_recipe *recipe = &c->plan.recipe;
     int64_t begin = session->n_tokens, end = begin + attend->m, body = sl_plan_body_tokens(&c->plan);
     bool folded = c->folded_layer == layer;
     c->folded_layer = -1; // also where this call fails
-    bool in_tail = begin >= body && body < c->plan.n_prompt;
     SL_FAIL_IF(begin < body && end > body && body < c->plan.n_prompt, err, SL_ERR_PRECONDITION,
                "compressor: a chunk of tokens %" PRId64 " to %" PRId64
                " runs into the prompt's tail, which begins at token %" PRId64,
                begin, end - 1, body);
     SL_TRY(check_unpacked(session, layer, err));
-    bool at_end = sl_evicts_at_end(c);
     // Accumulates in the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
     if (!folded && (c->repeating || !sl_score_repeats(c->score))) {
         sl_score_accumulate(c->method, c->ops, c->stream, attend);
     }
-    bool final = !in_tail && (end == body || last); // of the body
-    if (in_tail || at_end || !((recipe->when & SL_WHEN_CHUNK) || (final && (recipe->when & SL_WHEN_END)))) {
+    if (!evicts_after(c, begin, end, last)) {
         return SL_OK;
     }
     struct sl_eviction eviction = {
@@ -129,7 +138,7 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
         .attend = attend,
         .n_tokens = end,
         .budget = c->plan.layer_budget[layer],
-        .stabilizers = final ? 0 : recipe->stabilizers,
+        .stabilizers = end == body || last ? 0 : c->plan.recipe.stabilizers,
     };
     return sl_evict_layer(c, &eviction, err);
 }

@@ -34,6 +34,9 @@ struct sl_compressor_wants {
     bool lse, importance;
 };
 struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *compressor, bool stepping);
+// Returns whether sl_compressor_layer() uses the attention of the chunk of tokens [begin, end), `last` as there.
+bool sl_compressor_reads_attention(const struct sl_compressor *compressor, int layer, int64_t begin, int64_t end,
+                                   bool last);
 
 // From now on rows repeat the prompt, which has been read in full: their attention becomes the slots' scores. For recipes
 // with sl_recipe_repeats(); sl_compressor_wants() changes. The session's n_tokens stays that of the prompt.

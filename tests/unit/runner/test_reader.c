@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -191,6 +192,59 @@ static uint8_t *body_of(struct sl_reader *reader, size_t *bytes_out) {
     uint8_t *body = malloc(*bytes_out);
     copy_body(sl_reader_session(reader), body);
     return body;
+}
+
+// Reads a prompt; writes for every pass whether the last layer attended ('a') or not ('-').
+static void watch_last_layer(struct fixture *f, struct sl_reader *reader, char *seen) {
+    while (!sl_reader_is_done(reader)) {
+        struct sl_reading reading;
+        struct sl_activations *activations = sl_engine_activations(f->runtime.engine);
+        assert_int_equal(sl_reading_begin(&reading, &f->runtime, activations, &reader, 1, NULL), SL_OK);
+        for (bool more = true; more; more = more && sl_reading_layer(&reading)) {
+            bool is_last = reading.next_layer + 1 == f->runtime.config->n_layers;
+            if (is_last) {
+                reading.pass.attends[0].out[0] = NAN;
+            }
+            more = sl_reading_attend(&reading);
+            if (is_last) {
+                *seen++ = isnan(reading.pass.attends[0].out[0]) ? '-' : 'a';
+            }
+        }
+        assert_int_equal(sl_reading_end(&reading, NULL), SL_OK);
+        assert_int_equal(sl_reader_status(reader, NULL), SL_OK);
+    }
+}
+
+// Nothing follows the last layer's attention but what recipes measure.
+static void test_reading_attends_in_the_last_layer_only_for_recipes_that_look(void **state) {
+    const struct {
+        const char *recipe, *passes;
+    } cases[] = {
+        {"full,chunk=128", "---"},
+        {"streamingllm,budget=96,chunk=128", "---"},
+        {"keydiff,budget=96,chunk=128", "---"},
+        {"locret,budget=96,scope=tail:20,chunk=128", "----"},
+        {"h2o,budget=96,chunk=128", "aaa"},
+        {"h2o,budget=96,chunk=128,exempt=last", "---"},
+        {"h2o,budget=96,scope=recent:8+tail:20,chunk=128", "aaaa"}, // later turns and steps evict by it
+        {"tova,budget=96,chunk=128", "aaa"},
+        {"tova,budget=96,when=end,chunk=128", "--a"},
+        {"snapkv,budget=96,chunk=128", "--a"},
+        {"snapkv,budget=96,scope=recent:32+tail:20,chunk=128", "--a-"},
+        {"roco,budget=96,chunk=128", "aaa"},
+        {"d2o,budget=96,chunk=128", "aaa"},
+        {"kvzip,budget=0.3,chunk=128", "---aaa"}, // while it repeats the prompt
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct prompt prompt;
+        char seen[16] = "";
+        open_prompt(*state, &prompt, cases[i].recipe, 300);
+        watch_last_layer(*state, prompt.reader, seen);
+        if (strcmp(seen, cases[i].passes) != 0) {
+            fail_msg("%s: %s", cases[i].recipe, seen);
+        }
+        close_prompt(&prompt);
+    }
 }
 
 // A second reading: rows that repeat the prompt are read and dropped.
@@ -487,6 +541,7 @@ int main(void) {
         cmocka_unit_test(test_reader_never_cuts_the_window_that_decides),
         cmocka_unit_test(test_reader_cuts_smaller_far_into_a_prompt),
         cmocka_unit_test(test_reader_hands_on_layers_as_they_become_final),
+        cmocka_unit_test(test_reading_attends_in_the_last_layer_only_for_recipes_that_look),
         cmocka_unit_test(test_reader_repeats_the_prompt_and_drops_the_repetition),
         cmocka_unit_test(test_reader_keeps_protected_slots_when_all_heads_compete),
         cmocka_unit_test(test_reader_refuses_a_second_reading_that_cannot_be),
