@@ -53,23 +53,23 @@ bool sl_plan_reads_whole(const struct sl_plan *plan) {
     return !sl_recipe_evicts(&plan->recipe) || !(plan->recipe.when & SL_WHEN_CHUNK);
 }
 
-static bool same_layout(const struct sl_page_layout *a, const struct sl_page_layout *b) {
-    return a->format == b->format && a->n_states == b->n_states && a->has_positions == b->has_positions;
+// Returns whether reading writes score planes. Those of attention to the repeated prompt are zero until it is repeated.
+static bool fills_planes(const struct sl_plan *plan, int layer) {
+    return plan->work[layer].n_states > 0 && !sl_recipe_repeats(&plan->recipe);
 }
 
-// Returns whether reading the same tokens under either plan leaves the same bits. Scores in pages are summed chunk by
-// chunk, so the chunks must match.
-static bool reads_alike(const struct sl_plan *a, const struct sl_plan *b) {
-    bool scores = false;
-    for (int l = 0; l < a->geometry.n_layers; l++) {
-        scores = scores || a->work[l].n_states > 0;
-        if (!same_layout(&a->work[l], &b->work[l])) {
+// Returns whether pages read under plan `from` have, bit for bit, the keys and values that reading under `to` leaves, and
+// the score planes that it fills. These are summed chunk by chunk, so the chunks must match.
+static bool serves(const struct sl_plan *from, const struct sl_plan *to) {
+    const struct sl_recipe *x = &from->recipe, *y = &to->recipe;
+    bool same_scores = x->score == y->score && x->chunk_tokens == y->chunk_tokens;
+    for (int l = 0; l < to->geometry.n_layers; l++) {
+        const struct sl_page_layout *a = &from->work[l], *b = &to->work[l];
+        if (a->format != b->format || (fills_planes(to, l) && (!same_scores || a->n_states != b->n_states))) {
             return false;
         }
     }
-    const struct sl_recipe *x = &a->recipe, *y = &b->recipe;
-    bool same_scores = x->score == y->score && x->chunk_tokens == y->chunk_tokens;
-    return x->positions == y->positions && a->rope_set == b->rope_set && (!scores || same_scores);
+    return x->positions == y->positions && from->rope_set == to->rope_set;
 }
 
 static bool is_prefix(const struct shared_prefix *shared_prefix, const int32_t *tokens, int64_t n_tokens) {
@@ -91,16 +91,34 @@ static size_t pages_bytes(const struct sl_plan *plan, int64_t n_tokens) {
     return n;
 }
 
-// Copies pages between a session and a shared prefix, in the direction of `keep`.
+// Makes the page of layout `to` whose slots begin at `position` from a kept one: both begin with keys and values.
+static void restore_page(const struct sl_page_layout *from, const char *kept, const struct sl_page_layout *to,
+                         int32_t position, bool planes, char *page) {
+    memcpy(page, kept, to->positions);
+    for (int32_t j = 0; to->has_positions && j < SL_PAGE_SLOTS; j++, position++) {
+        memcpy(page + to->positions + (size_t)j * sizeof position, &position, sizeof position);
+    }
+    if (planes) {
+        memcpy(page + to->states, kept + from->states, to->bytes - to->states);
+    } else {
+        memset(page + to->states, 0, to->bytes - to->states);
+    }
+}
+
+// Copies pages between a session of `plan` and a shared prefix, in the direction of `keep`.
 static void copy_pages(const struct shared_prefix *shared_prefix, const struct sl_plan *plan,
                        const struct sl_session *session, bool keep) {
     char *at = shared_prefix->pages;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
+        const struct sl_page_layout *kept = &shared_prefix->plan.work[l], *layout = &plan->work[l];
         for (int h = 0; h < plan->geometry.n_kv_heads; h++) {
-            size_t bytes = plan->work[l].bytes;
-            for (uint32_t p = 0; p < sl_pages_for(shared_prefix->n_tokens); p++, at += bytes) {
+            for (uint32_t p = 0; p < sl_pages_for(shared_prefix->n_tokens); p++, at += kept->bytes) {
                 void *page = session->layers[l].heads[h].pages[p];
-                memcpy(keep ? at : page, keep ? page : at, bytes);
+                if (keep) {
+                    memcpy(at, page, kept->bytes);
+                } else {
+                    restore_page(kept, at, layout, (int32_t)(p * SL_PAGE_SLOTS), fills_planes(plan, l), page);
+                }
             }
         }
     }
@@ -108,10 +126,11 @@ static void copy_pages(const struct shared_prefix *shared_prefix, const struct s
 
 // Frees prefixes of other prompts, then the ones that the new one replaces, and then the oldest.
 static void make_room(struct sl_shared_prefixes *shared_prefixes, const struct sl_plan *plan, const int32_t *tokens,
-                      size_t n_bytes) {
+                      int64_t n_tokens, size_t n_bytes) {
     for (int i = shared_prefixes->n - 1; i >= 0; i--) {
         const struct shared_prefix *shared_prefix = &shared_prefixes->shared_prefixes[i];
-        if (!is_prefix(shared_prefix, tokens, plan->n_prompt) || reads_alike(&shared_prefix->plan, plan)) {
+        bool replaced = shared_prefix->n_tokens <= n_tokens && serves(plan, &shared_prefix->plan);
+        if (!is_prefix(shared_prefix, tokens, plan->n_prompt) || replaced) {
             drop(shared_prefixes, i);
         }
     }
@@ -126,7 +145,7 @@ static bool is_kept(const struct sl_shared_prefixes *shared_prefixes, const stru
     for (int i = 0; i < shared_prefixes->n; i++) {
         const struct shared_prefix *shared_prefix = &shared_prefixes->shared_prefixes[i];
         if (shared_prefix->n_tokens == n_tokens && is_prefix(shared_prefix, tokens, n_tokens) &&
-            reads_alike(&shared_prefix->plan, plan)) {
+            serves(&shared_prefix->plan, plan)) {
             return true;
         }
     }
@@ -154,7 +173,7 @@ void sl_shared_prefixes_keep(struct sl_shared_prefixes *shared_prefixes, const s
         is_kept(shared_prefixes, plan, tokens, n_tokens)) {
         return;
     }
-    make_room(shared_prefixes, plan, tokens, n_bytes);
+    make_room(shared_prefixes, plan, tokens, n_tokens, n_bytes);
     struct shared_prefix *shared_prefix = &shared_prefixes->shared_prefixes[shared_prefixes->n];
     shared_prefix->tokens = malloc((size_t)n_tokens * sizeof *tokens);
     shared_prefix->pages = malloc(n_bytes);
@@ -181,7 +200,7 @@ static const struct shared_prefix *find(const struct sl_shared_prefixes *shared_
     int64_t most = sl_reader_shared_tokens(plan);
     for (int i = 0; i < shared_prefixes->n; i++) {
         const struct shared_prefix *shared_prefix = &shared_prefixes->shared_prefixes[i];
-        if (is_prefix(shared_prefix, tokens, most) && reads_alike(&shared_prefix->plan, plan) &&
+        if (is_prefix(shared_prefix, tokens, most) && serves(&shared_prefix->plan, plan) &&
             shared_prefix->n_tokens % plan->recipe.chunk_tokens == 0 &&
             (!longest || shared_prefix->n_tokens > longest->n_tokens)) {
             longest = shared_prefix;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "engine/runner/local_internal.h"
 
 #define N_PROMPT 700
@@ -69,6 +70,7 @@ struct job {
     int32_t ids[N_ANSWER];
     float logprobs[N_ANSWER];
     int64_t n;
+    uint64_t pages; // a hash of the capsule's
     struct sl_local_result result;
 };
 
@@ -77,6 +79,23 @@ static enum sl_status keep(void *arg, const struct sl_output_token *written) {
     assert_true(job->n < N_ANSWER);
     job->logprobs[job->n] = written->token.logprob;
     job->ids[job->n++] = written->token.id;
+    return SL_OK;
+}
+
+static enum sl_status hash_pages(void *arg, const struct sl_session *session, const struct sl_recipe *recipe,
+                                 const int32_t *tokens, struct sl_error *err) {
+    (void)recipe, (void)tokens, (void)err;
+    struct job *job = arg;
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        const struct sl_layer *layer = &session->layers[l];
+        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+            const struct sl_head *head = &layer->heads[h];
+            for (uint32_t p = 0; p < head->n_slots / SL_PAGE_SLOTS; p++) { // whole pages: all of their bytes are set
+                size_t bytes = p < head->n_packed ? layer->packed.bytes : layer->work.bytes;
+                job->pages = sl_hash(head->pages[p], bytes, job->pages);
+            }
+        }
+    }
     return SL_OK;
 }
 
@@ -91,6 +110,7 @@ static struct job ask(struct sl_local *local, const char *recipe, const int32_t 
                                        .ignore_eos = true,
                                        .no_reuse = no_reuse,
                                        .token_fn = keep,
+                                       .prefilled_fn = hash_pages,
                                        .arg = &job};
     if (sl_local_generate(local, &request, &job.result, &err) != SL_OK) {
         fail_msg("%s: %s", recipe, err.text);
@@ -109,7 +129,8 @@ static int64_t reused(const struct fixture *f, const char *recipe) {
     if (memcmp(a.ids, b.ids, sizeof a.ids) != 0 || memcmp(a.logprobs, b.logprobs, sizeof a.logprobs) != 0) {
         fail_msg("%s: another answer", recipe);
     }
-    assert_true(a.result.capsule_bytes == b.result.capsule_bytes && a.result.slots_evicted == b.result.slots_evicted);
+    assert_true(a.pages == b.pages && a.result.capsule_bytes == b.result.capsule_bytes &&
+                a.result.slots_evicted == b.result.slots_evicted);
     assert_true(a.result.slots_merged == b.result.slots_merged && a.result.n_tokens == N_PROMPT);
     assert_true(a.result.decode_resident_bytes == b.result.decode_resident_bytes);
     assert_int_equal(b.result.n_read, N_PROMPT);
@@ -131,11 +152,13 @@ static void test_shared_prefix_is_shared_by_recipes_that_read_whole(void **state
         {"full,chunk=512", 512},
         {"h2o,budget=0.2,chunk=128", 0}, // evicts on the way
         {"h2o,budget=0.2,chunk=128", 0},
-        {"snapkv,budget=128,chunk=128", 0}, // its slots have positions
+        {"snapkv,budget=128,chunk=128", SHARED}, // its slots have positions
         {"snapkv,budget=256,chunk=128", SHARED},
         {"snapkv+caote,budget=128,chunk=128", SHARED},
         {"adakv,budget=128,chunk=128", SHARED},
         {"pyramidkv,budget=128,chunk=128,format=int8", SHARED},
+        {"kvzip,budget=0.3,chunk=128", SHARED}, // and scores, which are zero until it repeats the prompt
+        {"kvzip,budget=0.3,chunk=64,format=int8", SHARED},
         {"streamingllm,budget=128,when=end,chunk=128", 0}, // keys are not rotated
         {"d2o,budget=0.2,chunk=128", 0},                   // its slots have scores
         {"d2o,budget=0.5,chunk=128", SHARED},
@@ -144,7 +167,8 @@ static void test_shared_prefix_is_shared_by_recipes_that_read_whole(void **state
         {"roco,budget=0.2,when=end,chunk=128", 0}, // others
         {"locret,budget=128,scope=tail:40,when=end,chunk=128", 0},
         {"locret,budget=256,scope=tail:20,when=end,chunk=128", SHARED},
-        {"full,chunk=128", 512}, // the first one has been replaced by that of larger chunks
+        {"full,chunk=128", SHARED}, // of slots with scores and positions, which it has not
+        {"kvzip,budget=0.3,chunk=128", SHARED},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int64_t n = reused(f, cases[i].recipe);
