@@ -89,7 +89,8 @@ enum sl_status sl_offload_begin(struct sl_offload *offload, struct sl_session *s
 // while SL_KV_SEGMENTS_QUEUED segments are in transit. Returns the failure of earlier ships.
 enum sl_status sl_offload_step(struct sl_offload *offload, struct sl_session *session, struct sl_error *err);
 
-// Replaces ops->attend for an offloaded layer while prefill reads.
+// Replaces ops->attend for an offloaded layer while prefill reads. Does nothing in the model's last layer, whose attention
+// is not used.
 enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const struct sl_attend *attend,
                                  struct sl_error *err);
 

@@ -3,8 +3,9 @@
  * Reads back what the stores have: pages of one offloaded layer at a time, and attention over them.
  *
  * Tiles are needed in one order: layer by layer, within a layer from the first to the last, and after the last layer
- * the first tile of the first layer again, for the next step. So while one tile is computed on, the next one is read
- * into the other buffer. It is the right tile even if the next step holds less here, because stored pages never change.
+ * that attends the first tile of the first layer again, for the next step. So while one tile is computed on, the next one
+ * is read into the other buffer. It is the right tile even if the next step holds less here, because stored pages never
+ * change.
  */
 #include <assert.h>
 #include <math.h>
@@ -331,6 +332,17 @@ static enum sl_status ask_for(struct sl_offload *offload, int layer, int64_t beg
     return status;
 }
 
+// Nothing follows the attention of the model's last layer, because prompts are read without logits.
+static bool is_unused(const struct sl_offload *offload, int layer) {
+    return layer + 1 == offload->plan->geometry.n_layers;
+}
+
+// Returns how many offloaded layers attend.
+static int n_attending(const struct sl_offload *offload) {
+    int n = offload->offloaded_heads.n_layers;
+    return is_unused(offload, offload->offloaded_heads.layers[n - 1]) ? n - 1 : n;
+}
+
 // Requests the tile after this one, while this one is computed on. `last`: no step follows this one.
 static enum sl_status ask_for_next(struct sl_offload *offload, const struct sl_tile *tile, bool last,
                                    struct sl_error *err) {
@@ -338,7 +350,7 @@ static enum sl_status ask_for_next(struct sl_offload *offload, const struct sl_t
     int64_t begin = tile->read.begin + SL_ATTEND_SPLIT;
     if (begin >= offload->held) {
         begin = 0;
-        index = (index + 1) % offload->offloaded_heads.n_layers;
+        index = (index + 1) % n_attending(offload);
         layer = offload->offloaded_heads.layers[index];
         if (index == 0 && last) {
             return SL_OK;
@@ -354,6 +366,9 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
     struct sl_stream *stream = offload->node->runtime.stream;
     bool packs = sl_kv_format_is_quantized(offload->kept.format);
     struct sl_attend args = *attend;
+    if (is_unused(offload, layer)) {
+        return SL_OK;
+    }
     if (offload->held > 0) {
         enum sl_status status = take_buffers(offload, err);
         SL_THEN(status, grow_softmax(offload, attend, err));

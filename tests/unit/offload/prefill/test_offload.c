@@ -28,7 +28,6 @@
 // A split of slots and some; chunks end anywhere in it, and what is recent is longer than the last chunk.
 #define THINNED RECIPE ",scope=sinks:8+recent:400,score=random,budget=0.6,when=chunk"
 #define N_HEADS 4 // two KV heads a layer
-static const int offloaded[] = {2, 3};
 
 struct share {
     int store, first_offloaded_head, n_offloaded_heads, replica;
@@ -139,7 +138,7 @@ static void start(struct fixture *f, const char *transport) {
     }
     f->node.staging = f->node.arena;
     for (int i = 0; i < 2; i++) {
-        fake_store_start(&f->stores[i], transport, &f->plan.work[offloaded[0]], STORE_BYTES);
+        fake_store_start(&f->stores[i], transport, &f->plan.work[2], STORE_BYTES);
     }
 }
 
@@ -266,6 +265,8 @@ static void assert_same_bits_as(struct fixture *f, const struct sl_session *whol
                                 const struct share *shares, size_t n_shares) {
     const struct sl_session *session = sl_reader_session(job->reader);
     int64_t n = job->plan->n_prompt, n_slots = sl_plan_offloaded_slots(job->plan, n);
+    struct sl_offloaded_heads heads;
+    sl_offloaded_heads_init(&heads, &job->plan->recipe.offload, &job->plan->geometry);
     for (int l = 0; l < session->geometry.n_layers; l++) {
         const struct sl_page_layout *work = &session->layers[l].work;
         for (int h = 0; !sl_plan_is_offloaded(job->plan, l) && h < session->geometry.n_kv_heads; h++) {
@@ -283,7 +284,7 @@ static void assert_same_bits_as(struct fixture *f, const struct sl_session *whol
         assert_int_equal(remote_kv->n_tokens, n_slots);
         for (int offloaded_head = shares[i].first_offloaded_head;
              offloaded_head < shares[i].first_offloaded_head + shares[i].n_offloaded_heads; offloaded_head++) {
-            int layer = offloaded[offloaded_head / 2], h = offloaded_head % 2;
+            int layer = heads.layers[offloaded_head / 2], h = offloaded_head % 2;
             for (int64_t t = 0; t < n_slots; t += SL_PAGE_SLOTS) {
                 assert_same_page(&f->plan.work[layer], whole->layers[layer].heads[h].pages[t / SL_PAGE_SLOTS],
                                  fake_remote_kv_page(remote_kv, offloaded_head, t),
@@ -291,10 +292,6 @@ static void assert_same_bits_as(struct fixture *f, const struct sl_session *whol
             }
         }
     }
-}
-
-static void assert_same_bits(struct fixture *f, const struct job *job, const struct share *shares, size_t n_shares) {
-    assert_same_bits_as(f, f->whole, job, shares, n_shares);
 }
 
 // ---- tests ---------------------------------------------------------------------------------------------------------
@@ -309,11 +306,11 @@ static void test_offload_reads_with_the_bits_of_layers_held_here(void **state) {
     int64_t most_held = 0;
     for (int64_t end = 512; end < MAX_TOKENS + 512; end += 512) {
         assert_int_equal(read_until(f, job, end, &err), SL_OK);
-        int64_t held = sl_reader_session(job->reader)->layers[offloaded[0]].heads[0].n_slots;
+        int64_t held = sl_reader_session(job->reader)->layers[2].heads[0].n_slots;
         most_held = held > most_held ? held : most_held;
     }
     assert_true(most_held <= sl_plan_held_slots(&f->plan));
-    assert_int_equal(sl_reader_session(job->reader)->layers[offloaded[1]].heads[1].n_slots, MAX_TOKENS - 8192);
+    assert_int_equal(sl_reader_session(job->reader)->layers[3].heads[1].n_slots, MAX_TOKENS - 8192);
     assert_true(job->peak_bytes <= f->plan.prefill_peak_bytes);
 
     Sluice__V1__AnnexShare **remote_kv;
@@ -325,7 +322,7 @@ static void test_offload_reads_with_the_bits_of_layers_held_here(void **state) {
     assert_int_equal(remote_kv[0]->fabric_epoch, sl_fabric_epoch(f->stores[0].fabric));
     assert_int_equal(remote_kv[0]->window.len, f->stores[0].ticket_bytes);
     sl_remote_kv_shares_free(&remote_kv, n_remote_kv);
-    assert_same_bits(f, job, shares, 1);
+    assert_same_bits_as(f, f->whole, job, shares, 1);
 
     struct sl_offload_stats stats;
     sl_offload_get_stats(job->offload, &stats);
@@ -345,21 +342,24 @@ static void test_offload_reads_with_the_bits_of_layers_held_here(void **state) {
     assert_int_equal(fake_store_n_leased(&f->stores[0]), 1); // the receiver's
 }
 
-// A share may end in the middle of a layer.
+// A share may end in the middle of a layer. What stores have of the model's last layer is not read back.
 static void test_offload_is_divided_between_stores(void **state) {
     struct fixture *f = *state;
     static const struct share shares[] = {{1, 3, 1, 0}, {0, 0, 3, 0}};
-    struct sl_plan plan = make_plan(f, false, ONE_SPLIT);
+    struct sl_plan plan = make_plan_of(f, "place=offload/2+4,topk=64,chunk=512", false, ONE_SPLIT);
     struct job *job = &f->job;
     struct sl_error err = {0};
     assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
     assert_int_equal(read_until(f, job, ONE_SPLIT, &err), SL_OK);
+    struct sl_offload_stats stats;
+    sl_offload_get_stats(job->offload, &stats);
+    assert_int_equal(stats.read_back_bytes, sl_pages_for(SL_ATTEND_SPLIT) * N_HEADS / 2 * plan.work[2].bytes);
     Sluice__V1__AnnexShare **remote_kv;
     size_t n_remote_kv;
     assert_int_equal(finish(job, sl_reader_session(job->reader), &remote_kv, &n_remote_kv, &err), SL_OK);
     assert_int_equal(n_remote_kv, 2);
     sl_remote_kv_shares_free(&remote_kv, n_remote_kv);
-    assert_same_bits(f, job, shares, 2);
+    assert_same_bits_as(f, f->whole, job, shares, 2);
     close_job(job);
     assert_int_equal(fake_store_n_leased(&f->stores[0]) + fake_store_n_leased(&f->stores[1]), 0); // no lease is left
 }
@@ -375,7 +375,7 @@ static void test_offload_reads_from_the_replica_that_lives(void **state) {
     fake_store_close_window(&f->stores[0]); // before anything is read back
     assert_int_equal(read_until(f, job, MAX_TOKENS, &err), SL_OK);
     finish_well(job, sl_reader_session(job->reader));
-    assert_same_bits(f, job, shares, 2);
+    assert_same_bits_as(f, f->whole, job, shares, 2);
     struct sl_offload_stats stats;
     sl_offload_get_stats(job->offload, &stats);
     assert_true(stats.read_back_bytes > 0);
@@ -405,15 +405,15 @@ static void test_offload_goes_on_from_what_is_stored(void **state) {
     assert_int_equal(f->stores[0].n_granted, n_granted);
 
     struct sl_session *resumed = through_capsule(f, &session);
-    assert_int_equal(resumed->layers[offloaded[0]].heads[0].n_slots, 0);
+    assert_int_equal(resumed->layers[2].heads[0].n_slots, 0);
     assert_int_equal(sl_session_truncate(resumed, FULL, &err), SL_OK);
     assert_int_equal(open_job(f, job, &f->plan, shares, 1, resumed, &err), SL_OK);
     assert_int_equal(sl_offload_n_stored(job->offload), FULL);
     assert_int_equal(sl_offload_begins_at(job->offload, 4321), 4288);
-    assert_int_equal(resumed->layers[offloaded[1]].heads[1].n_slots, FULL - SL_ATTEND_SPLIT);
+    assert_int_equal(resumed->layers[3].heads[1].n_slots, FULL - SL_ATTEND_SPLIT);
     assert_int_equal(read_until(f, job, MAX_TOKENS, &err), SL_OK);
     finish_well(job, sl_reader_session(job->reader));
-    assert_same_bits(f, job, shares, 1);
+    assert_same_bits_as(f, f->whole, job, shares, 1);
     struct sl_offload_stats stats;
     sl_offload_get_stats(job->offload, &stats);
     assert_int_equal(stats.stored_tokens, FULL);
@@ -433,7 +433,7 @@ static void test_offload_does_not_ship_what_is_stored(void **state) {
         assert_int_equal(open_job(f, job, round == 0 ? &shorter : &longer, shares, 1, NULL, &err), SL_OK);
         assert_int_equal(read_until(f, job, 2000, &err), SL_OK);
         finish_well(job, sl_reader_session(job->reader));
-        assert_same_bits(f, job, shares, 1);
+        assert_same_bits_as(f, f->whole, job, shares, 1);
         struct sl_offload_stats stats;
         sl_offload_get_stats(job->offload, &stats);
         assert_int_equal(stats.stored_tokens, round == 0 ? 0 : 1472);
@@ -460,7 +460,7 @@ static void test_offload_waits_for_what_stores_build(void **state) {
     assert_true(f->stores[1].n_renewed >= n_renewed + 3);
     assert_true(f->stores[1].n_refused > 0);
     assert_int_equal(f->stores[0].n_unready, 0);
-    assert_same_bits(f, job, shares, 2);
+    assert_same_bits_as(f, f->whole, job, shares, 2);
     close_job(job);
 }
 
@@ -478,14 +478,14 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
     struct job *job = &f->job;
     struct sl_error err = {0};
     for (int l = 0; l < whole->geometry.n_layers; l++) {
-        bool thinned = l == offloaded[0] || l == offloaded[1];
+        bool thinned = l == 2 || l == 3;
         assert_int_equal(whole->layers[l].heads[1].n_slots, thinned ? N_SLOTS : MAX_TOKENS);
     }
     assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
     int64_t most_held = 0;
     for (int64_t end = 512; end < MAX_TOKENS + 512; end += 512) {
         assert_int_equal(read_until(f, job, end, &err), SL_OK);
-        int64_t held = sl_reader_session(job->reader)->layers[offloaded[1]].heads[0].n_slots;
+        int64_t held = sl_reader_session(job->reader)->layers[3].heads[0].n_slots;
         most_held = held > most_held ? held : most_held;
     }
     assert_true(most_held < N_SLOTS && most_held <= sl_plan_held_slots(&plan));
