@@ -56,6 +56,7 @@ ROWS = {
     "engine/tensor/cpu/pages": "engine/tensor engine/tensor/cpu/simd",
     "engine/tensor/cpu/dense": "engine/tensor engine/tensor/cpu/simd",
     "engine/tensor/cpu/attention": "base engine/tensor engine/tensor/cpu/pages engine/tensor/cpu/simd",
+    "engine/tensor/cpu/attention/integer": "engine/tensor engine/tensor/cpu/pages engine/tensor/cpu/attention",
     "engine/tensor/cpu/evict": "base engine/kvcache engine/tensor engine/tensor/cpu/pages engine/tensor/cpu/simd engine/tensor/cpu/attention",
     "engine/tensor/cpu/retrieve": "engine/tensor engine/tensor/cpu/pages engine/tensor/cpu/simd engine/tensor/cpu/attention",
     "engine/tensor/ranks": "base engine/tensor",

@@ -33,7 +33,7 @@ struct dense {
 };
 
 // Query head `head` of a row of KV head h: out[d], lse, bounds; its weights are added to the columns.
-static void attend_f64(const struct sl_attend *args, double u, double score_u, const double *q, const double *keys,
+static void attend_f64(const struct sl_attend *args, const struct roundings *by, const double *q, const double *keys,
                        const float *v, uint32_t first, uint32_t end, struct dense *r, int row, int head) {
     int d = args->head_dim, group = args->n_heads / args->heads.n;
     size_t at = ((size_t)row * (size_t)args->n_heads + (size_t)head) * (size_t)d;
@@ -46,21 +46,23 @@ static void attend_f64(const struct sl_attend *args, double u, double score_u, c
     for (uint32_t j = first; j < end; j++) {
         sum += exp(weights[j] - max);
     }
-    double e = score_error(q, keys + first * (size_t)d, end - first, d, (double)args->scale, score_u);
+    double u = by->u, e = score_error_by(by, q, keys + first * (size_t)d, end - first, d, (double)args->scale);
+    double most[MAX_PAGES] = {0}; // the largest weight of each page
     const double factor = exp(2 * e) * pow(1 + u, 3) - 1, of_column = weight_error(e, u); // 0 without rounding
     for (uint32_t j = first; j < end; j++) {
         double p = exp(weights[j] - max) / sum;
         r->columns[column + j] += p / group;
         r->columns_bound[column + j] += p / group * of_column;
         add_value(r->out + at, r->out_bound + at, v + j * (size_t)d, d, p, factor);
+        most[j / SL_PAGE_SLOTS] = fmax(most[j / SL_PAGE_SLOTS], p);
     }
+    add_integer_errors(by, most, end, d, r->out_bound + at);
     r->lse[lse_at] = max + log(sum);
     r->lse_bound[lse_at] = e + u;
     free(weights);
 }
 
-// u: see rounding_of(); score_u: score_rounding_of().
-static struct dense dense_attention(const struct sl_attend *args, double u, double score_u) {
+static struct dense dense_attention(const struct sl_attend *args, struct roundings by) {
     int d = args->head_dim, group = args->n_heads / args->heads.n;
     size_t n_vectors = (size_t)args->m * (size_t)args->n_heads;
     struct dense r = {0};
@@ -94,7 +96,7 @@ static struct dense dense_attention(const struct sl_attend *args, double u, doub
                 if (args->rope != NULL) {
                     rotate_f64(args->rope, end - 1, q);
                 }
-                attend_f64(args, u, score_u, q, keys, v, first, end, &r, row, head);
+                attend_f64(args, &by, q, keys, v, first, end, &r, row, head);
             }
         }
         free(k);
@@ -245,6 +247,16 @@ static void assert_within(const float *got, const double *want, const double *bo
     assert_true(sqrt(errors) <= sqrt(most) * fraction);
 }
 
+static void assert_rounded(bool rounds, const float *got, const double *want, const double *bounds, size_t n,
+                           double fraction, double tolerance) {
+    for (size_t e = 0; !rounds && e < n; e++) {
+        assert_close((double)got[e], want[e], tolerance);
+    }
+    if (rounds) {
+        assert_within(got, want, bounds, n, fraction);
+    }
+}
+
 static void test_attend_equals_dense_attention(void **state) {
     (void)state;
     for (const char *const *name = tested(); *name != NULL; name++) {
@@ -254,22 +266,15 @@ static void test_attend_equals_dense_attention(void **state) {
                 continue;
             }
             case_open(&cases[i], tier(*name), &s);
-            double u = rounding_of(*name, &s.args);
-            struct dense want = dense_attention(&s.args, u, score_rounding_of(*name, &s.args));
-            double fraction = score_rounding_of(*name, &s.args) < u ? 0.25 : 0.125;
+            const struct roundings by = roundings_of(*name, &s.args);
+            struct dense want = dense_attention(&s.args, by);
+            double fraction = by.u == 0 ? 0.03125 : by.score_u < by.u ? 0.25 : 0.125;
             tier(*name)->attend(NULL, &s.args, 1);
             size_t n_vectors = (size_t)s.args.m * (size_t)s.args.n_heads, n_out = n_vectors * (size_t)s.args.head_dim;
-            if (u > 0) {
-                assert_within(s.args.out, want.out, want.out_bound, n_out, fraction);
-                assert_within(s.args.lse, want.lse, want.lse_bound, n_vectors, fraction);
-            } else {
-                for (size_t e = 0; e < n_out; e++) {
-                    assert_close((double)s.args.out[e], want.out[e], within(*name, 3e-6));
-                }
-                for (size_t e = 0; e < n_vectors; e++) {
-                    assert_close((double)s.args.lse[e], want.lse[e], within(*name, 2e-6));
-                }
-            }
+            assert_rounded(rounds_scores(&by) || by.values, s.args.out, want.out, want.out_bound, n_out, fraction,
+                           within(*name, 3e-6));
+            assert_rounded(rounds_scores(&by), s.args.lse, want.lse, want.lse_bound, n_vectors, fraction,
+                           within(*name, 2e-6));
             dense_free(&want);
             case_close(&s);
         }
@@ -414,7 +419,7 @@ static void test_attend_rounds_nothing_but_weights(void **state) {
                 ((uint16_t *)((char *)s.cache.pages[h][j / 64] + s.cache.work.v))[j % 64 * (size_t)a.d] = 0x3f80;
             }
         }
-        struct dense want = dense_attention(&s.args, 0, 0);
+        struct dense want = dense_attention(&s.args, (struct roundings){0});
         tier(*name)->attend(NULL, &s.args, 1);
         const double u = 0x1p-9 + 0x1p-13;
         for (int e = 0; e < a.m * a.n_heads * a.d; e++) {
@@ -449,8 +454,8 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
             }
             case_open(&cases[i], ops, &s);
             struct sl_attend args = s.args;
-            double u = rounding_of(*name, &args);
-            struct dense want = dense_attention(&args, u, score_rounding_of(*name, &args));
+            const struct roundings by = roundings_of(*name, &args);
+            struct dense want = dense_attention(&args, by);
             ops->attend(NULL, &args, 1);
             float *once = take(want.max_slots * sizeof *once), *twice = take(want.max_slots * sizeof *twice);
             ops->fold(NULL, &args, 0, &sums_only);
@@ -460,13 +465,13 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
                 for (uint32_t j = 0; j < args.heads.kv[h].n_slots; j++) {
                     double column = want.columns[(size_t)h * want.max_slots + j];
                     bool is_packed = j < args.heads.kv[h].n_packed * SL_PAGE_SLOTS;
-                    double bound = u > 0 ? want.columns_bound[(size_t)h * want.max_slots + j] : 0.0;
+                    double bound = rounds_scores(&by) ? want.columns_bound[(size_t)h * want.max_slots + j] : 0.0;
                     double expected = is_packed ? 0.0 : column;
                     assert_true(fabs((double)once[j] - expected) <= within(*name, 3e-6) * (1.0 + expected) + bound);
                     total += (double)once[j];
                     packed += is_packed ? column : 0.0;
                 }
-                if (u == 0 || packed == 0) { // else one part is as the tier rounds and one as f64 has it
+                if (!rounds_scores(&by) || packed == 0) { // else one part is as the tier rounds and one as f64 has it
                     assert_close(total + packed, args.m, sum_tolerance(*name, &args, 1e-5));
                 }
                 read_plane(ops, &args.heads.kv[h], 1, twice); // the other plane must not change

@@ -3,6 +3,7 @@
  * Purpose: attention in parts: attend_before over whole splits and then attend over the rest give the bits of one attend over all slots.
  *          This holds in every tier, however calls and threads share the splits. Tiers that differ in instructions alone give the same bits.
  */
+#include "engine/tensor/cpu/attention/integer/fills.h"
 #include "tests/kernels/kv_fixture.h"
 #include "tests/stream.h"
 
@@ -197,7 +198,7 @@ static void test_attend_before_does_not_depend_on_the_team_or_the_step(void **st
     test_stream_close(&stream);
 }
 
-// Tier avx512vnni reads codes in its own way. tests/bits records avx512's bits.
+// Tier avx512vnni reads codes in its own way, with and without VBMI: but for those that it multiplies as integers with the bits of avx512.
 static void test_avx512vnni_has_the_bits_of_avx512(void **state) {
     (void)state;
     bool both[2] = {false, false};
@@ -217,7 +218,18 @@ static void test_avx512vnni_has_the_bits_of_avx512(void **state) {
             tier("avx512")->attend(NULL, &s.args, 1);
             memcpy(out, s.args.out, s.n_out * sizeof *out);
             tier("avx512vnni")->attend(NULL, &s.args, 1);
+            if (by_integers("avx512vnni", &s.args, true) || by_integers("avx512vnni", &s.args, false)) {
+                assert_memory_not_equal(s.args.out, out, s.n_out * sizeof *out);
+            } else {
+                assert_memory_equal(s.args.out, out, s.n_out * sizeof *out);
+            }
+            memcpy(out, s.args.out, s.n_out * sizeof *out);
+#if defined(__x86_64__)
+            struct sl_ops without_vbmi = *tier("avx512vnni");
+            sl_avx512vnni_kv_fill(&without_vbmi);
+            without_vbmi.attend(NULL, &s.args, 1);
             assert_memory_equal(s.args.out, out, s.n_out * sizeof *out);
+#endif
             free(out);
             case_close(&s);
         }

@@ -92,6 +92,38 @@ static inline double score_rounding_of(const char *name, const struct sl_attend 
     return in_two_terms && u > 0 ? 0x1p-16 : u;
 }
 
+// Returns true where tier avx512vnni multiplies codes of keys, or of values, as integers (attention/integer/avx512vnni_rows.h).
+static inline bool by_integers(const char *name, const struct sl_attend *args, bool keys) {
+    const struct sl_page_layout *layout = args->heads.kv->packed;
+    const enum sl_kv_format format = keys ? layout->k_format : layout->v_format;
+    return strcmp(name, "avx512vnni") == 0 && has_packed_pages(args) && args->head_dim % SL_PAGE_SLOTS == 0 &&
+           !(keys && args->rope != NULL) && (format == SL_KV_INT3 || format == SL_KV_INT2);
+}
+
+/*
+ * Returns how far a product of n rows of codes and numbers of up to `largest` is off then: half a step of the codes' sum, where the numbers of
+ * random_float() have scales of at most 4 by the largest code, but for their rounding to f16.
+ */
+static inline double integer_error(int n, double largest) {
+    return n * 4.0 * (1 + 0x1p-11) * largest / (2 * 32512);
+}
+
+// The roundings of attention: see rounding_of() and score_rounding_of(); keys, values: whether integer_error() is added.
+struct roundings {
+    double u, score_u;
+    bool keys, values;
+};
+
+static inline struct roundings roundings_of(const char *name, const struct sl_attend *args) {
+    return (struct roundings){rounding_of(name, args), score_rounding_of(name, args), by_integers(name, args, true),
+                              by_integers(name, args, false)};
+}
+
+// Returns true where scores are off by more than the sums of f32.
+static inline bool rounds_scores(const struct roundings *r) {
+    return r->u > 0 || r->keys;
+}
+
 // Returns a b, in partial sums that the compiler makes vectors of.
 static inline double dot_f64(const double *a, const double *b, int d) {
     double sums[8] = {0}, sum = 0;
@@ -134,6 +166,16 @@ static inline double score_error(const double *q, const double *keys, uint32_t n
     return (2 * u + u * u) * most;
 }
 
+// The e of a query and n keys, however they are multiplied.
+static inline double score_error_by(const struct roundings *by, const double *q, const double *keys, uint32_t n, int d,
+                                    double scale) {
+    double largest = 0;
+    for (int i = 0; i < d; i++) {
+        largest = fmax(largest, fabs(q[i]) * scale);
+    }
+    return score_error(q, keys, n, d, scale, by->score_u) + (by->keys ? integer_error(d, largest) : 0);
+}
+
 // Returns the relative error of a weight exp(s - lse), when s and lse are off by e, and lse by the rounding of weights.
 static inline double weight_error(double e, double u) {
     return exp(2 * e) * (1 + u) - 1;
@@ -169,6 +211,16 @@ struct cache {
 
 static inline int64_t position_of(uint32_t slot) {
     return 3 * (int64_t)slot + 1;
+}
+
+// Adds to the bounds of an output how far its products with values are off, for the largest weight of each page.
+static inline void add_integer_errors(const struct roundings *by, const double *most, uint32_t n_slots, int d,
+                                      double *bounds) {
+    for (uint32_t page = 0; by->values && page < sl_pages_for(n_slots); page++) {
+        for (int i = 0; i < d; i++) {
+            bounds[i] += integer_error(SL_PAGE_SLOTS, most[page]);
+        }
+    }
 }
 
 // n_slots[h] appended rows per head, the first n_packed[h] pages quantized to `packed`.

@@ -16,6 +16,7 @@
 #include "engine/tensor/cpu/tiers.h"
 
 #include "engine/tensor/cpu/attention/fills.h"
+#include "engine/tensor/cpu/attention/integer/fills.h"
 #include "engine/tensor/cpu/dense/fills.h"
 #include "engine/tensor/cpu/evict/fills.h"
 #include "engine/tensor/cpu/retrieve/fills.h"
@@ -52,10 +53,8 @@ static bool has_avx512vnni(void) {
 }
 
 // Processors with VNNI have permutations of bytes too, but for Cascade and Cooper Lake.
-static void fill_permutations(struct sl_ops *ops) {
-    if (__builtin_cpu_supports("avx512vbmi")) {
-        sl_avx512vbmi_kv_fill(ops);
-    }
+static void fill_attention(struct sl_ops *ops) {
+    (__builtin_cpu_supports("avx512vbmi") ? sl_avx512vbmi_kv_fill : sl_avx512vnni_kv_fill)(ops);
 }
 
 // Returns true where the processor has AVX512-BF16 and VNNI: AMD's from Zen 4 and Intel's from Cooper Lake on.
@@ -98,7 +97,7 @@ static const struct {
      has_avx2,
      {sl_vector_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill, sl_avx2_scan_fill}},
     {"avx512", has_avx512, {sl_avx512_dense_fill, sl_avx512_kv_fill, sl_avx512_evict_fill, sl_avx512_scan_fill}},
-    {"avx512vnni", has_avx512vnni, {sl_avx512vnni_dense_fill, fill_permutations}},
+    {"avx512vnni", has_avx512vnni, {sl_avx512vnni_dense_fill, fill_attention}},
     {"avx512bf16", has_avx512bf16, {sl_avx512bf16_dense_fill, sl_avx512bf16_kv_fill}},
     {"amx2", has_amx, {sl_amx_dense_fill, sl_amx2_dense_fill, sl_amx2_kv_fill}},
     {"amx", has_amx, {sl_amx_dense_fill, sl_amx_kv_fill}},

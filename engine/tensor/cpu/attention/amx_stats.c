@@ -45,7 +45,9 @@ static void load_keys(const struct sl_avx2_call *call, int head, uint32_t page, 
     }
 }
 
-static void score(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores) {
+static void score(const float *q, const float *tile, const struct sl_page_layout *layout, int v_begin, int v_end,
+                  int n_slots, float *scores) {
+    const size_t d = (size_t)layout->head_dim;
     (void)n_slots; // always computes whole pages
     sl_amx_begin();
     sl_amx_written();

@@ -135,15 +135,18 @@ struct sl_stats_rows {
 // Adds rows in order. square, above: whether these statistics are wanted.
 typedef void sl_add_rows_fn(const struct sl_stats_rows *rows, bool square, bool above, sl_kv_page_stats stats);
 
+typedef void sl_score_fn(const float *q, const float *tile, const struct sl_page_layout *layout, int v_begin, int v_end,
+                         int n_slots, float *scores);
+
 struct sl_avx2_scorer {
     // converts n <= SL_STATS_BLOCK vectors, as sl_avx2_load_queries()
     sl_load_queries_fn *load_queries;
     // converts a page, as sl_avx2_load_keys()
     void (*load_keys)(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                       float *tile);
-    // Writes scores[SL_STATS_BLOCK][SL_PAGE_SLOTS] of the vectors [v_begin, v_end) and the first n_slots slots. May
-    // write more scores.
-    void (*score)(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores);
+    // Writes scores[SL_STATS_BLOCK][SL_PAGE_SLOTS] of the vectors [v_begin, v_end) and the first n_slots slots of a page of
+    // the layout. May write more scores.
+    sl_score_fn *score;
     sl_add_rows_fn *add_rows; // all tiers' give the same bits
 };
 void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,

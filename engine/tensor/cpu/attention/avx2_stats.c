@@ -127,14 +127,14 @@ static void mask_rows(const struct block *b, struct sl_range rows, uint32_t page
 
 // Computes the scores of the block and the tile's page, masked. Returns the rows that see any slot; the scores of the
 // other rows are not written.
-static struct sl_range score_block(const struct stats_call *stats, uint32_t page, const float *tile,
+static struct sl_range score_block(const struct stats_call *stats, int head, uint32_t page, const float *tile,
                                    struct scratch *s) {
     const struct block *b = &s->block;
     struct sl_range rows = rows_that_see(b, page);
     if (rows.begin < rows.end) {
         int n_page = sl_slots_in_page(0, b->end[rows.end - 1], page).end; // the last row sees the most slots
-        stats->scorer->score(s->q, tile, (size_t)stats->call.args.head_dim, rows.begin * b->group, rows.end * b->group,
-                             n_page, s->scores);
+        stats->scorer->score(s->q, tile, sl_kv_page_layout(&stats->call.args.heads.kv[head], page),
+                             rows.begin * b->group, rows.end * b->group, n_page, s->scores);
         mask_rows(b, rows, page, s->scores);
     }
     return rows;
@@ -315,7 +315,7 @@ static void run_pages(const struct stats_call *stats, int head, uint32_t page_be
             if (!wanted[i]) {
                 continue;
             }
-            struct sl_range rows = score_block(stats, page_begin + i, s.k + i * tile, &s);
+            struct sl_range rows = score_block(stats, head, page_begin + i, s.k + i * tile, &s);
             if (!of_windows) {
                 fold_rows(stats->scorer->add_rows, &s.block, rows, s.scores, &stats->what, s.stats[i]);
             }
@@ -374,7 +374,9 @@ void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_stream *s
     run(stream, &stats, args);
 }
 
-static void score(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores) {
+static void score(const float *q, const float *tile, const struct sl_page_layout *layout, int v_begin, int v_end,
+                  int n_slots, float *scores) {
+    const size_t d = (size_t)layout->head_dim;
     const struct sl_avx2_product qk = {q, d, tile, d, scores, SL_PAGE_SLOTS, NULL};
     sl_avx2_multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, d);
 }

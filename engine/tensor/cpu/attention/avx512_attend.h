@@ -8,7 +8,9 @@
  *     load_queries                    a sl_load_queries_fn that writes elements
  *     elements_of_rows(tile, n_strips, strip_rows, n_rows)    makes elements of a tile of f32, in place
  *     keys_from_codes(layout, page, next, tile), values_from_codes(layout, page, next, n, tile)
- *                     pairs alone: write elements of a page without a tile of f32; false: the tier has no way for the format
+ *                     write elements of a page without a tile of f32; false: the tier has no way for the format
+ *     HAS_INTEGERS(format, head_dim), multiply_integers(p, n, n_groups)    integer/avx512vnni_rows.h alone: true where these
+ *                     elements are integers, unless keys are rotated; their product with n vectors
  *     multiply_codes(p, r, format)    the product of up to ROWS rows of A with rows of codes, from p->c = 0 or times its
  *                     factor, without a tile; p->b is not read. false: the tier has no way for them
  *     store_weights(x, weights_out)   writes 64 weights as elements; returns their sum, lane by lane
@@ -25,6 +27,11 @@
 
 #define NEAR     24 // vectors whose scores stay in the first-level cache from the product until they are weights
 #define TOGETHER 4  // vectors whose maxima and sums are reduced at once
+
+#ifndef HAS_INTEGERS
+#define HAS_INTEGERS(format, head_dim)    false
+#define multiply_integers(p, n, n_groups) (void)(p)
+#endif
 
 typedef void chain_fn(const struct sl_avx2_product *p, size_t begin, size_t end);
 
@@ -62,28 +69,15 @@ static void multiply(const struct sl_avx2_product *p, int row_begin, int row_end
 static void load_keys_of(const struct sl_attend *args, const struct sl_slot_angles *angles, int head, uint32_t page,
                          const char *next, struct sl_page_angles *of_page, float *tile) {
     const struct sl_kv *kv = &args->heads.kv[head];
-#if ROWS_AN_ELEMENT > 1
-    if (angles == NULL && keys_from_codes(sl_kv_page_layout(kv, page), kv->pages[page], next, tile)) {
+    const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
+    if (angles == NULL && keys_from_codes(layout, kv->pages[page], next, tile)) {
         return;
     }
-#endif
-    sl_avx512_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], next, tile);
+    sl_avx512_fill_keys(layout, kv->pages[page], next, tile);
     if (angles != NULL) {
         sl_avx512_rotate_keys(angles, of_page, page, tile);
     }
     elements_of_rows(tile, SL_PAGE_STRIPS, (size_t)args->head_dim, (size_t)args->head_dim);
-}
-
-// Returns the sum of each of four registers, or the largest: (0..7) and (8..15), then in the order of sl_avx2_sum().
-static inline __attribute__((always_inline)) __m128 reduce_four(const __m512 x[TOGETHER], bool adds) {
-#define COMBINE(a, b) (adds ? _mm512_add_ps(a, b) : _mm512_max_ps(a, b))
-    __m512 first = COMBINE(_mm512_shuffle_f32x4(x[0], x[1], 0x44), _mm512_shuffle_f32x4(x[0], x[1], 0xee));
-    __m512 second = COMBINE(_mm512_shuffle_f32x4(x[2], x[3], 0x44), _mm512_shuffle_f32x4(x[2], x[3], 0xee));
-    __m512 all = COMBINE(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
-    all = COMBINE(all, _mm512_permute_ps(all, _MM_SHUFFLE(1, 0, 3, 2)));
-    all = COMBINE(all, _mm512_movehdup_ps(all));
-#undef COMBINE
-    return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)); // the first of every four
 }
 
 static inline __m512 load_seen(__mmask64 seen, int i, const float *scores) {
@@ -112,7 +106,7 @@ static inline __attribute__((always_inline)) void softmax_add(const struct sl_kv
     const __mmask8 both = (__mmask8)((1 << 2 * n) - 1), lanes = (__mmask8)((1 << n) - 1);
     __m256 state = _mm256_maskz_loadu_ps(both, &s->states[v]);
     __m128 low = _mm256_castps256_ps128(state), high = _mm256_extractf128_ps(state, 1);
-    __m128 before = _mm_shuffle_ps(low, high, 0x88), max = _mm_max_ps(reduce_four(most, false), before);
+    __m128 before = _mm_shuffle_ps(low, high, 0x88), max = _mm_max_ps(sl_avx512_reduce_four(most, false), before);
     SL_UNROLL
     for (int r = 0; r < n; r++) {
         __m512 x[SL_PAGE_STRIPS];
@@ -126,7 +120,7 @@ static inline __attribute__((always_inline)) void softmax_add(const struct sl_kv
     __m512 falls = sl_avx512_exp_weight(_mm512_zextps128_ps512(_mm_sub_ps(before, max)));
     __m128 c =
         _mm_mask_blend_ps(_mm_cmp_ps_mask(before, max, _CMP_EQ_OQ), _mm512_castps512_ps128(falls), _mm_set1_ps(1.0f));
-    __m128 sum = _mm_add_ps(_mm_mul_ps(_mm_shuffle_ps(low, high, 0xdd), c), reduce_four(sums, true));
+    __m128 sum = _mm_add_ps(_mm_mul_ps(_mm_shuffle_ps(low, high, 0xdd), c), sl_avx512_reduce_four(sums, true));
     state = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_unpacklo_ps(max, sum)), _mm_unpackhi_ps(max, sum), 1);
     _mm256_mask_storeu_ps(&s->states[v], both, state);
     _mm_mask_storeu_ps(&s->factors[v], lanes, c);
@@ -146,20 +140,32 @@ SOFTMAX(3)
 SOFTMAX(4)
 static softmax_fn *const softmaxes[TOGETHER] = {softmax_1, softmax_2, softmax_3, softmax_4};
 
-// Writes scores of vectors [v_begin, v_end), and of at least the first n_slots slots.
-static void score(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores) {
-    const size_t n = d / ROWS_AN_ELEMENT;
+// Writes scores of vectors [v_begin, v_end), and of at least the first n_slots slots, with a tile of rotated keys.
+static void score_rotated(const float *q, const float *tile, const struct sl_page_layout *layout, int v_begin,
+                          int v_end, int n_slots, float *scores) {
+    const size_t n = (size_t)layout->head_dim / ROWS_AN_ELEMENT;
     const struct sl_avx2_product qk = {q, n, tile, n, scores, SL_PAGE_SLOTS, NULL};
     multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, n);
 }
 
+// Does the same with a tile of keys that are not rotated.
+static void score(const float *q, const float *tile, const struct sl_page_layout *layout, int v_begin, int v_end,
+                  int n_slots, float *scores) {
+    if (!HAS_INTEGERS(layout->k_format, layout->head_dim)) {
+        score_rotated(q, tile, layout, v_begin, v_end, n_slots, scores);
+        return;
+    }
+    const size_t d = (size_t)layout->head_dim;
+    const struct sl_avx2_product qk = {q, d, tile, d, scores, SL_PAGE_SLOTS, NULL},
+                                 some = sl_avx2_product_from(&qk, v_begin, 0);
+    multiply_integers(&some, v_end - v_begin, 1);
+}
+
 static void load_values_of(const struct sl_kv *kv, uint32_t page, const char *next, int n_slots, float *tile) {
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
-#if ROWS_AN_ELEMENT > 1
     if (values_from_codes(layout, kv->pages[page], next, (size_t)n_slots, tile)) {
         return;
     }
-#endif
     sl_avx512_fill_values(layout, kv->pages[page], next, n_slots, tile);
     elements_of_rows(tile, sl_avx2_n_strips(layout->head_dim), SL_PAGE_SLOTS, (size_t)n_slots);
 }
@@ -169,7 +175,8 @@ static bool score_codes(const struct sl_kv_block *b, uint32_t page, const char *
                         float *scores) {
     const struct sl_kv *kv = &b->args->heads.kv[b->head];
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
-    if (n > ROWS || b->angles != NULL || !sl_kv_format_is_quantized(layout->k_format)) {
+    if (n > ROWS || b->angles != NULL || !sl_kv_format_is_quantized(layout->k_format) ||
+        HAS_INTEGERS(layout->k_format, layout->head_dim)) {
         return false;
     }
     const struct sl_avx2_product qk = {q, (size_t)layout->head_dim, NULL, 0, scores, SL_PAGE_SLOTS, NULL};
@@ -181,7 +188,7 @@ static bool score_codes(const struct sl_kv_block *b, uint32_t page, const char *
 static bool add_codes(const struct sl_avx2_product *pv, const struct sl_kv *kv, uint32_t page, const char *next, int n,
                       int n_slots) {
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
-    if (n > ROWS || !sl_kv_format_is_quantized(layout->v_format)) {
+    if (n > ROWS || !sl_kv_format_is_quantized(layout->v_format) || HAS_INTEGERS(layout->v_format, layout->head_dim)) {
         return false;
     }
     const struct sl_coded_rows r = sl_coded_values(layout, kv->pages[page], next, (size_t)n_slots);
@@ -192,6 +199,7 @@ static bool add_codes(const struct sl_avx2_product *pv, const struct sl_kv *kv, 
 // a vector does not see have weight 0, which does not change its sums.
 static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct sl_attend_scratch *s) {
     const struct sl_kv *kv = &b->args->heads.kv[b->head];
+    const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     int d = b->args->head_dim, n_strips = sl_avx2_n_strips(d), begin, end;
     int n_page = sl_kv_block_clip(b, page, &begin, &end);
     if (n_page == 0) {
@@ -213,7 +221,7 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
             if (few) {
                 load_keys_of(b->args, b->angles, b->head, page, next, &s->of_page, keys);
             }
-            score(q, keys, (size_t)d, 0, n, n_page, scores);
+            (b->angles == NULL ? score : score_rotated)(q, keys, layout, 0, n, n_page, scores);
         }
         for (int r = 0, count; r < n; r += count) {
             size_t at = (size_t)r * SL_PAGE_SLOTS;
@@ -228,6 +236,10 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
         }
         if (few) {
             load_values_of(kv, page, next, n_page, s->v);
+        }
+        if (HAS_INTEGERS(layout->v_format, d)) {
+            multiply_integers(&pv, n, (size_t)d / SL_PAGE_SLOTS);
+            continue;
         }
         multiply(&pv, 0, n, n_strips, 0, ((size_t)n_page + ROWS_AN_ELEMENT - 1) / ROWS_AN_ELEMENT);
     }

@@ -10,8 +10,8 @@
  * The bound: for 64 codes, 4 vectors take 16 multiply-adds of ports 0 and 5. With VBMI, decoding takes six permutations of
  *         port 5, and three shifts and a product of port 0: 13 cycles of both ports (1 vector: 7), whatever the bits of a
  *         code. So every format takes the same time a slot. With scales a code of 4, 3, 2 bits has 4.5, 3.5, 2.5: int3 and
- *         int2 read 0.78 and 0.56 of int4's bytes a second, with any number of vectors and threads, until memory gives a
- *         core less than these rates.
+ *         int2 would read 0.78 and 0.56 of int4's bytes a second, with any number of vectors and threads, until memory
+ *         gives a core less than these rates. Tiers with VNNI multiply them as integers (integer/avx512vnni_rows.h).
  */
 #pragma once
 
@@ -23,6 +23,11 @@
 #define load_queries            sl_avx2_load_queries
 
 #include "engine/tensor/cpu/attention/chain.h" // ROWS
+
+#ifndef HAS_INTEGERS // else it comes with these
+#define keys_from_codes(layout, page, next, tile)      false
+#define values_from_codes(layout, page, next, n, tile) false
+#endif
 
 static inline void elements_of_rows(float *tile, int n_strips, size_t strip_rows, size_t n_rows) {
     (void)tile, (void)n_strips, (void)strip_rows, (void)n_rows; // they are numbers of f32
@@ -106,9 +111,10 @@ static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint3
 
 static const struct sl_kv_kernel attention = {attend_block, SL_ATTEND_BLOCK, fold_kept};
 
+static const struct sl_avx2_scorer rotated_scorer = {load_queries, load_keys, score_rotated, sl_avx512_add_rows};
+
 static const struct sl_avx2_scorer *scorer_for(const struct sl_attend *args) {
-    (void)args;
-    return &scorer;
+    return args->rope == NULL ? &scorer : &rotated_scorer;
 }
 
 #include "engine/tensor/cpu/attention/kv_entries.h"

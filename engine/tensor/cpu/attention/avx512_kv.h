@@ -9,6 +9,7 @@
 #pragma once
 
 #include "engine/tensor/cpu/attention/avx2_kv.h"
+#include "engine/tensor/cpu/simd/avx512_math.h"
 
 // Do what sl_avx2_fill_keys() and sl_avx2_fill_values() do. They prefetch the same part of page `next` meanwhile: see
 // sl_kv_next_page(). `next` may be the page itself.
@@ -68,6 +69,18 @@ static inline __attribute__((always_inline)) void sl_avx512_widen_pairs(const st
     }
 }
 
+// Returns the sum of each of four registers, or the largest: (0..7) and (8..15), then in the order of sl_avx2_sum().
+static inline __attribute__((always_inline)) __m128 sl_avx512_reduce_four(const __m512 x[4], bool adds) {
+#define COMBINE(a, b) (adds ? _mm512_add_ps(a, b) : _mm512_max_ps(a, b))
+    __m512 first = COMBINE(_mm512_shuffle_f32x4(x[0], x[1], 0x44), _mm512_shuffle_f32x4(x[0], x[1], 0xee));
+    __m512 second = COMBINE(_mm512_shuffle_f32x4(x[2], x[3], 0x44), _mm512_shuffle_f32x4(x[2], x[3], 0xee));
+    __m512 all = COMBINE(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
+    all = COMBINE(all, _mm512_permute_ps(all, _MM_SHUFFLE(1, 0, 3, 2)));
+    all = COMBINE(all, _mm512_movehdup_ps(all));
+#undef COMBINE
+    return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)); // the first of every four
+}
+
 // The tier's attention kernel (see kv_blocks.h), for calls that a faster one does not cover. A block has at most
 // SL_ATTEND_BLOCK vectors.
 void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
@@ -77,23 +90,3 @@ extern const struct sl_avx2_scorer *const sl_avx512_scorer; // for calls that a 
 
 // Adds rows to statistics with the bits of tier avx2's function, in half its instructions.
 void sl_avx512_add_rows(const struct sl_stats_rows *rows, bool square, bool above, sl_kv_page_stats stats);
-
-// Returns exp(x) / 2^n, for n near x / log 2.
-static inline __m512 sl_avx512_exp_fraction(__m512 x, __m512 n) {
-    __m512 f = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    f = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), f);
-    __m512 p = _mm512_set1_ps(0.00831252019f);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0418901569f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.166671146f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.499992315f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-    return _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-}
-
-// As sl_avx2_exp_weight().
-static inline __m512 sl_avx512_exp_weight(__m512 x) {
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),
-                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 p = sl_avx512_exp_fraction(x, n);
-    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-86.98f), _CMP_NLT_UQ), p, n);
-}

@@ -11,7 +11,6 @@ void sl_ref_stats_fill(struct sl_ops *ops); // fold window_sums
 #if defined(__x86_64__)
 void sl_avx2_kv_fill(struct sl_ops *ops);       // append attend attend_before attend_fold fold window_sums
 void sl_avx512_kv_fill(struct sl_ops *ops);     // attend attend_before attend_fold fold window_sums
-void sl_avx512vbmi_kv_fill(struct sl_ops *ops); // as avx512's
 void sl_avx512bf16_kv_fill(struct sl_ops *ops); // as avx512's
 void sl_amx_kv_fill(struct sl_ops *ops);        // attend attend_before fold window_sums; no attend_fold
 void sl_amx2_kv_fill(struct sl_ops *ops); // attend attend_before; restores avx512's fold window_sums; no attend_fold

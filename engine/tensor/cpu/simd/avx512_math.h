@@ -71,3 +71,23 @@ static inline __m512 sl_avx512_activate(enum sl_activation activation, __m512 x)
     z = _mm512_max_ps(_mm512_set1_ps(-80.0f), _mm512_sub_ps(_mm512_setzero_ps(), z)); // NaN stays
     return _mm512_div_ps(x, _mm512_add_ps(one, sl_avx512_exp(z)));
 }
+
+// Returns exp(x) / 2^n, for n near x / log 2.
+static inline __m512 sl_avx512_exp_fraction(__m512 x, __m512 n) {
+    __m512 f = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    f = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), f);
+    __m512 p = _mm512_set1_ps(0.00831252019f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0418901569f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.166671146f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.499992315f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    return _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+}
+
+// As sl_avx2_exp_weight().
+static inline __m512 sl_avx512_exp_weight(__m512 x) {
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 p = sl_avx512_exp_fraction(x, n);
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-86.98f), _CMP_NLT_UQ), p, n);
+}
