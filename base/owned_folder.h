@@ -11,7 +11,6 @@ struct sl_owned_folder {
     const char *option; // "--disk", which names the folder in errors
     char path[PATH_MAX - 64];
     int dir_fd, owner_fd;
-    dev_t disk;       // of the folder
     bool may_be_made; // where it, or "owner", is missing
 };
 

@@ -31,6 +31,7 @@ struct sl_disk_folder {
     struct sl_disk_index *index;
     struct sl_protected *protected; // NULL: none
     int64_t max_bytes;
+    dev_t disk;
     _Atomic int64_t n_capsules, bytes;
     // Used by the writer alone:
     uint64_t next_id;
@@ -282,6 +283,9 @@ enum sl_status sl_disk_folder_open(const char *path, dev_t disk, int64_t max_byt
     folder->protected = set;
     enum sl_status status = sl_owned_folder_open("--disk", path, disk, &folder->place, err);
     SL_THEN(status, sl_owned_folder_lock(&folder->place, "store", err));
+    struct stat about;
+    SL_THEN_IF(status, fstat(folder->place.dir_fd, &about) != 0, sl_owned_folder_fail(&folder->place, err));
+    folder->disk = status == SL_OK ? about.st_dev : 0;
     SL_THEN(status, sl_disk_index_create(index_bytes, &folder->index, err));
     if (status == SL_OK) {
         // Before it is known which are documents, nothing may be evicted, so all files are entered.
@@ -297,7 +301,7 @@ enum sl_status sl_disk_folder_open(const char *path, dev_t disk, int64_t max_byt
 }
 
 dev_t sl_disk_folder_disk(const struct sl_disk_folder *folder) {
-    return folder->place.disk;
+    return folder->disk;
 }
 
 void sl_disk_folder_evict_by(struct sl_disk_folder *folder, const struct sl_eviction_config *eviction) {

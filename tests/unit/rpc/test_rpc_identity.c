@@ -295,7 +295,6 @@ grpc_channel *__wrap_grpc_channel_create(const char *to, grpc_channel_credential
     return atomic_load(&has_no_memory) ? NULL : __real_grpc_channel_create(to, own, args);
 }
 
-// A call to which the server does not answer.
 struct silent_call {
     struct sl_rpc_channel *channel;
     int64_t ms;
