@@ -10,7 +10,7 @@
 #define SL_NS_PER_S    1000000000LL
 #define SL_NO_DEADLINE INT64_MAX
 
-// Of a slow network or disk: a deadline allows a millisecond for this many bytes, beside what else it allows.
+// A deadline allows a slow network or disk a millisecond for this many bytes, beside what else it allows.
 #define SL_SLOW_BYTES_PER_MS 50000
 
 #pragma GCC visibility push(default) // exported by libsluice.so (client/libsluice/sluice.h)
