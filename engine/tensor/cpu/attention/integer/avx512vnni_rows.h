@@ -47,7 +47,7 @@ static inline size_t place_of(size_t four) {
 
 // --- tiles -----------------------------------------------------------------------------------------------------------
 
-// Of each 64-bit lane q: a constant
+// A constant for each 64-bit lane q
 #define LANES(of)                                                                                                      \
     _mm512_set_epi64((long long)of(7), (long long)of(6), (long long)of(5), (long long)of(4), (long long)of(3),         \
                      (long long)of(2), (long long)of(1), (long long)of(0))
