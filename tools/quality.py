@@ -321,11 +321,11 @@ MODELS = {("smollm2", "1024"): "SmolLM2-135M", ("qwen2.5-coder-0.5b", "2048"): "
 SOURCE = "engine/compress/recipe/recommend.c"
 
 
-def measured(mode, rename=lambda recipe: recipe):
+def measured(mode):
     """Returns the rows of sluice_eval's table by model, tokens and recipe. Incomplete documents have no row in later.csv."""
     sys.path.insert(0, ENVIRONMENT["PYTHONPATH"])
     from sluice_eval.documents import table_rows  # needs NumPy
-    rows = [row | {"recipe": rename(row["recipe"])} for row in read("later") if row["mode"] == mode]
+    rows = [row for row in read("later") if row["mode"] == mode]
     return {key: {row[0]: row for row in table_rows([row for row in rows if (row["model"], row["tokens"]) == key], 1)} for key in MODELS}
 
 
@@ -386,17 +386,9 @@ def write_later():
         (ROOT / path).write_text(put((ROOT / path).read_text(encoding="utf-8"), pattern, parts), encoding="utf-8")
 
 
-def of_sum():
-    """Returns, by model, the difference at a tenth of the bytes if kvzip ranks slots by the sum instead of the largest weights."""
-    largest, by_sum = (f"kvzip,{score}heads=pages,budget=0.33,format=int4" for score in ("", "score=reconstruct_sum,"))
-    names = {"full": "", largest: "full"}  # the largest weights are what the sum is compared to
-    return {MODELS[key]: rows[by_sum][4].rstrip("*") for key, rows in measured("agnostic", lambda recipe: names.get(recipe, recipe)).items()
-            if by_sum in rows and rows[by_sum][4]}
-
-
 def check_later(page, source):
     tables, lines = later()
-    wanted = [*tables[0], *tables[1], *of_sum().values()]
+    wanted = [*tables[0], *tables[1]]
     complaints = [f"{PAGE}: lacks the line of `tools/quality.py --later`: {line}" for line in wanted if line not in page]
     complaints += [f"LISTED[{mode}] lacks {','.join(sorted(words))}, which recommend.c has" for mode in LISTED
                    for words in recommended(mode).keys() - set(map(frozenset, (recipe.split(",") for recipe in LISTED[mode])))]
@@ -545,8 +537,7 @@ def main():
         return write_later()
     if arguments.later:
         tables, lines = later()
-        of_sums = (f"{name}: the sum above the largest weights {line}" for name, line in of_sum().items())
-        print("\n".join([*tables[0], *tables[1], "", *of_sums, "", *lines]))
+        print("\n".join([*tables[0], *tables[1], "", *lines]))
         return 0
     if arguments.papers is not None:
         return papers_measure(arguments.papers) if arguments.papers else write(TABLES, "papers-claims", papers())
