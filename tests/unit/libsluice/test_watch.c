@@ -273,8 +273,19 @@ struct restart {
     const struct act *acts;
 };
 
+static int calls_so_far(void) {
+    pthread_mutex_lock(&coordinator.lock);
+    const int n = coordinator.n_calls;
+    pthread_mutex_unlock(&coordinator.lock);
+    return n;
+}
+
+// Restarts the coordinator some time after it was first asked.
 static void *restart_later(void *arg) {
     struct restart *restart = arg;
+    for (int i = 0; calls_so_far() == 0 && i < 3000; i++) {
+        sl_sleep_ms(10);
+    }
     sl_sleep_ms(300);
     stop();
     sl_sleep_ms(500);
