@@ -202,7 +202,7 @@ def check_caution(cluster, gateway, chat):
 
 
 def check_caution_before_reading(cluster):
-    """The command says it when the text's tokens are known: whoever does not want that recipe then can stop it before it is read."""
+    """`doc add` prints the caution before it reads the text, so the user can stop it and choose another recipe."""
     words = [os.path.join(BIN, "sluice"), "doc", "add", "longer", "-", "--ship-at-most", "10", "--coordinator", cluster.coordinator.address]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as adding:
         adding.stdin.write(document(24000, seed=3))
