@@ -83,7 +83,7 @@ static inline __attribute__((always_inline)) void spread_rows(const uint8_t *cod
 
 #else
 
-// Returns a | b << shift, but only the bits of the mask.
+// Returns x | x << shift, but only the bits of the mask.
 #define MERGE(x, shift, mask)                                                                                          \
     _mm512_ternarylogic_epi64(x, _mm512_slli_epi64(x, shift), _mm512_set1_epi64((long long)(mask)), 0xa8)
 
