@@ -219,13 +219,10 @@ static void note_prefill(struct sl_run *run, const Sluice__V1__Statistics *known
 }
 
 static enum sl_status hear_prefill(struct sl_run *run, const Sluice__V1__PrefillEvent *event, struct sl_error *err) {
-    if (sl_run_report_has_read(event)) { // other prompts may be read while this one is shipped
-        sl_admission_end_reading(run->context->admission, &run->claim);
-    }
+    sl_admission_note_prompt(run->context->admission, &run->claim, sl_run_report_prompt_state(event));
     switch (event->what_case) {
     case SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL:
         sl_run_report_prefill(&run->report, run->job, event->prefill);
-        sl_admission_note_restoring(run->context->admission, &run->claim, event->prefill->restoring);
         return SL_OK;
     case SLUICE__V1__PREFILL_EVENT__WHAT_SHIP:
         if (sl_job_state(run->job) == SLUICE__V1__JOB_STATE__PREFILLING) {

@@ -78,15 +78,14 @@ static int64_t bounded(int64_t n_tokens, const struct sl_job *job) {
     return n_tokens < 0 ? 0 : n_tokens > job->statistics.n_prompt_tokens ? job->statistics.n_prompt_tokens : n_tokens;
 }
 
-bool sl_run_report_has_read(const Sluice__V1__PrefillEvent *event) {
-    switch (event->what_case) {
-    case SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL:
-        return event->prefill->tokens_total > 0 && event->prefill->tokens_done >= event->prefill->tokens_total;
-    case SLUICE__V1__PREFILL_EVENT__WHAT_SHIP:
-        return event->ship->bytes_total > 0;
-    default:
-        return event->what_case == SLUICE__V1__PREFILL_EVENT__WHAT_DONE;
-    }
+enum sl_prompt_state sl_run_report_prompt_state(const Sluice__V1__PrefillEvent *event) {
+    const Sluice__V1__PrefillProgress *progress =
+        event->what_case == SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL ? event->prefill : NULL;
+    const bool ships = event->what_case == SLUICE__V1__PREFILL_EVENT__WHAT_SHIP && event->ship->bytes_total > 0;
+    const bool was_read = progress && progress->tokens_total > 0 && progress->tokens_done >= progress->tokens_total;
+    return was_read || ships || event->what_case == SLUICE__V1__PREFILL_EVENT__WHAT_DONE ? SL_PROMPT_READ
+           : progress && progress->restoring                                             ? SL_PROMPT_RESTORING
+                                                                                         : SL_PROMPT_READING;
 }
 
 void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,

@@ -27,8 +27,8 @@ void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job); /
 void sl_run_report_start(struct sl_run_report *report); // call it before Prefill.Run or Store.Fetch
 void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
                            const Sluice__V1__PrefillProgress *progress);
-// Returns whether an event of prefill says that the prompt was read, and is only shipped from then on.
-bool sl_run_report_has_read(const Sluice__V1__PrefillEvent *event);
+// Returns what an event of prefill says of the prompt.
+enum sl_prompt_state sl_run_report_prompt_state(const Sluice__V1__PrefillEvent *event);
 void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__ShipProgress *progress);
 // travels: the capsule was shipped; else its worker writes the answer.
 void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job,

@@ -9,80 +9,10 @@
 #include "base/fiber/fiber.h"
 #include "base/locked.h"
 #include "coordinator/workers/admit_internal.h"
-#include "engine/compress/plan/plan.h"
 
 // Limits how much less of the readers than others a tenant that asks may have had: they wait for it as long
 #define CREDIT_NS (SL_NS_PER_S / 5)
 #define HELD_NS   (10 * SL_NS_PER_S) // a tenant without a prompt at a reader waits no longer for tenants that had less
-
-// ---- arithmetic -------------------------------------------------------------------------------------------------
-
-enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
-                              int64_t max_new_tokens, struct sl_demand *demand_out, struct sl_error *err) {
-    int64_t n_prefill = n_prompt - 1;
-    struct sl_plan *plan = malloc(sizeof(*plan)); // tens of kilobytes of page layouts
-    SL_FAIL_IF(plan == NULL, err, SL_ERR_EXHAUSTED, "no memory for a plan");
-    // Without prefill there is no remote KV: every slot stays with decode. Sizes are the same for every set of
-    // frequencies.
-    enum sl_status status = n_prefill > 0 ? sl_plan_make(recipe, geometry, n_prefill, 0, plan, err)
-                                          : sl_plan_make_local(recipe, geometry, 1, 0, plan, err);
-    if (status == SL_OK) {
-        *demand_out = (struct sl_demand){
-            .n_prefill_tokens = n_prefill,
-            .capsule_bytes = n_prefill > 0 ? (int64_t)plan->capsule_bytes : 0,
-            .decode_bytes = (int64_t)sl_plan_decode_bytes(plan, max_new_tokens + 1),
-            .prefill_bytes = n_prefill > 0 ? (int64_t)plan->prefill_peak_bytes : 0,
-        };
-        if (n_prefill > 0 && sl_recipe_offloads(&plan->recipe)) {
-            struct sl_offloaded_heads offloaded_heads;
-            sl_offloaded_heads_init(&offloaded_heads, &plan->recipe.offload, geometry);
-            struct sl_route_offloaded_heads *offloaded = &demand_out->offloaded;
-            offloaded->n = sl_offloaded_heads_count(&offloaded_heads);
-            offloaded->replicas = plan->recipe.replicas;
-            demand_out->scan = sl_plan_scan_format(plan);
-            demand_out->offloaded_unit = sl_plan_offloaded_unit(plan);
-            offloaded->bytes = (int64_t)sl_plan_remote_kv_bytes(plan) / offloaded->n;
-            // Stores may have the beginning of any prompt by the time it is read.
-            demand_out->travelling_bytes = (int64_t)sl_plan_travelling_bytes(plan, true);
-        }
-    }
-    free(plan);
-    return status;
-}
-
-enum sl_status sl_demand_family(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
-                                uint64_t model_fingerprint, struct sl_kv_family *family_out, struct sl_error *err) {
-    assert(sl_recipe_offloads(recipe));
-    struct sl_plan *plan = malloc(sizeof(*plan));
-    SL_FAIL_IF(plan == NULL, err, SL_ERR_EXHAUSTED, "no memory for a plan");
-    enum sl_status status = sl_plan_make(recipe, geometry, n_prompt, 0, plan, err);
-    if (status == SL_OK) {
-        struct sl_offloaded_heads heads;
-        sl_offloaded_heads_init(&heads, &plan->recipe.offload, geometry);
-        *family_out = (struct sl_kv_family){.model_fingerprint = sl_plan_segments_fingerprint(plan, model_fingerprint),
-                                            .n_offloaded_heads = sl_offloaded_heads_count(&heads),
-                                            .head_dim = geometry->head_dim,
-                                            .work = (int32_t)plan->work[heads.layers[0]].format,
-                                            .rows = (int32_t)sl_plan_row_format(plan),
-                                            .scan = (int32_t)sl_plan_scan_format(plan)};
-    }
-    free(plan);
-    return status;
-}
-
-enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
-                                   int64_t kept_bytes, int64_t n_new, struct sl_demand *demand_out,
-                                   struct sl_error *err) {
-    struct sl_plan *plan = malloc(sizeof(*plan));
-    SL_FAIL_IF(plan == NULL, err, SL_ERR_EXHAUSTED, "no memory for a plan");
-    enum sl_status status = sl_plan_make_local(recipe, geometry, n_new > 0 ? n_new : 1, 0, plan, err);
-    if (status == SL_OK) {
-        int64_t bytes = sl_in_units(kept_bytes) + (int64_t)sl_plan_turn_bytes(plan, n_new);
-        *demand_out = (struct sl_demand){.decode_bytes = bytes};
-    }
-    free(plan);
-    return status;
-}
 
 // ---- life -------------------------------------------------------------------------------------------------------
 
@@ -132,11 +62,14 @@ static void note_least_read(struct sl_admission *admission) {
     }
 }
 
-// Returns whether the readers have no time for another prompt of the tenant: it has one for each, or each has one, and of a tenant that had
-// less of their time. A worker reads one after the other, so more would gain little, and the other's prompt would wait for them.
+// Returns whether the readers have no time for another prompt of the tenant: it has one for each (two, with those that wait for a disk and
+// come to the readers by themselves), or each has one, and of a tenant that had less of their time. A worker reads one after the other, so
+// more would gain little, and the other's prompt would wait for them.
 static bool has_read_enough(const struct sl_admission *admission, const struct sl_tenant *tenant) {
     const bool held = tenant->n_reading == 0 && admission->now_ns - tenant->read_changed_ns >= HELD_NS;
+    const int n_claimed = tenant->n_reading + tenant->n_restoring;
     return (tenant->n_reading > 0 && tenant->n_reading >= admission->n_readers) ||
+           (n_claimed > 1 && n_claimed >= 2 * admission->n_readers) ||
            (!held && admission->least_read_ns < read_ns(admission, tenant));
 }
 
@@ -215,18 +148,13 @@ static void note_most_read(struct sl_admission *admission, const struct sl_tenan
     admission->most_read_ns = had_ns > admission->most_read_ns ? had_ns : admission->most_read_ns;
 }
 
-// Counts a claimed job as read by a worker, until its prompt was read, or give_back_prefill(). n: 1 or -1; only changes count.
-static void count_reading(struct sl_admission *admission, struct sl_claim *claim, int n) {
-    if (claim->prefill == NULL || claim->has_read || claim->is_reading == (n > 0)) {
-        return;
-    }
-    claim->is_reading = n > 0;
-    struct sl_tenant *tenant = claim->place->tenant;
-    admission->now_ns = sl_now_ns();
+// Counts prompts of a tenant that workers begin to read, or end, if n is negative.
+static void count_reading(struct sl_admission *admission, struct sl_tenant *tenant, int n) {
     admission->n_reading += n;
-    if (tenant == NULL) {
+    if (tenant == NULL || n == 0) {
         return;
     }
+    admission->now_ns = sl_now_ns();
     note_most_read(admission, tenant);
     if (n > 0 && tenant->n_reading == 0) {
         tenant->next_reading = admission->reading;
@@ -242,6 +170,20 @@ static void count_reading(struct sl_admission *admission, struct sl_claim *claim
         }
         *at = tenant->next_reading;
     }
+}
+
+// Notes what happens to the claim's prompt. Only changes count, and none after it was read. Called under the lock.
+static void move_prompt(struct sl_admission *admission, struct sl_claim *claim, enum sl_prompt_state state) {
+    const enum sl_prompt_state before = claim->prompt;
+    if (claim->prefill == NULL || before == SL_PROMPT_READ) {
+        return;
+    }
+    struct sl_tenant *tenant = claim->place->tenant;
+    count_reading(admission, tenant, (state == SL_PROMPT_READING) - (before == SL_PROMPT_READING));
+    if (tenant != NULL) {
+        tenant->n_restoring += (state == SL_PROMPT_RESTORING) - (before == SL_PROMPT_RESTORING);
+    }
+    claim->prompt = state;
 }
 
 // Counts for a tenant that asks what others had of the readers while it did not, but for CREDIT_NS. Called under the lock.
@@ -478,7 +420,7 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
     if (status == SL_OK) {
         line_remove(place);
         count_running(admission, place, 1);
-        count_reading(admission, claim_out, 1);
+        move_prompt(admission, claim_out, SL_PROMPT_READING);
         if (!place->was_admitted) {
             place->was_admitted = true;
             place->admitted_ns = sl_now_ns();
@@ -501,7 +443,7 @@ struct sl_queue_place *sl_admission_first(struct sl_admission *admission) {
 
 // Called under the lock.
 static void give_back_prefill(struct sl_admission *admission, struct sl_claim *claim) {
-    count_reading(admission, claim, -1);
+    move_prompt(admission, claim, SL_PROMPT_READ);
     if (claim->prefill != NULL && claim->is_here) { // the one worker of both
         sl_worker_unclaim_reading(claim->decode, sl_here_need(&claim->demand).staging_bytes, claim->line_tokens);
     } else if (claim->prefill != NULL) {
@@ -530,19 +472,10 @@ int64_t sl_admission_restore_ms(struct sl_admission *admission, const struct sl_
     return sl_place_restore_ms(read_ms, sl_deadline_left_ms(deadline_ns));
 }
 
-void sl_admission_end_reading(struct sl_admission *admission, struct sl_claim *claim) {
-    if (!claim->has_read) {
+void sl_admission_note_prompt(struct sl_admission *admission, struct sl_claim *claim, enum sl_prompt_state state) {
+    if (claim->prompt != SL_PROMPT_READ && claim->prompt != state) { // reports are many, changes three at most
         SL_LOCKED(&admission->mutex);
-        count_reading(admission, claim, -1);
-        claim->has_read = true;
-        choose_and_wake_first(admission);
-    }
-}
-
-void sl_admission_note_restoring(struct sl_admission *admission, struct sl_claim *claim, bool is_restoring) {
-    if (!claim->has_read && claim->is_reading == is_restoring) { // with two reports at most
-        SL_LOCKED(&admission->mutex);
-        count_reading(admission, claim, is_restoring ? -1 : 1);
+        move_prompt(admission, claim, state);
         choose_and_wake_first(admission);
     }
 }

@@ -27,48 +27,11 @@
 #include "base/fiber/bell.h"
 #include "base/status.h"
 #include "coordinator/workers/affinity.h"
+#include "coordinator/workers/demand.h"
 #include "coordinator/workers/place.h"
 #include "coordinator/workers/registry.h"
 #include "coordinator/workers/route.h"
 #include "coordinator/workers/tenants.h"
-#include "engine/compress/recipe/recipe.h"
-#include "engine/offload/remote_kv/offloaded_heads.h"
-#include "engine/offload/remote_kv/segment_head.h"
-
-// The memory that a job needs of the cluster.
-struct sl_demand {
-    int64_t n_prefill_tokens; // all of the prompt but the last token; 0: nothing to prefill
-    int64_t capsule_bytes;    // upper bound of the capsule's body
-    int64_t decode_bytes;     // of the decode worker: capsule, last prompt token, output
-    int64_t prefill_bytes;    // of the prefill worker, at its worst
-    int64_t travelling_bytes; // of its staging memory in addition to the capsule: offloaded layers on their way
-    struct sl_route_offloaded_heads offloaded; // what kvstores hold; none where the recipe does not offload
-    enum sl_kv_format scan;                    // the format in which they search it
-    int64_t offloaded_unit;                    // prefill reads on after a multiple of this many of its tokens
-    double read_ms;       // reading took this long when the prompt's document was added; 0: not known
-    int64_t stored_bytes; // of an offloaded head, that stores with the prompt's document have: jobs on it share them
-    bool in_one_store;    // the job reads a document: the store of its capsule gets all offloaded heads, or it fails
-};
-
-/*
- * The last prompt token is read by the decode worker, which samples the first output token from it: the capsule covers
- * n_prompt - 1 tokens. A prompt of one token has no capsule.
- */
-enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
-                              int64_t max_new_tokens, struct sl_demand *demand_out, struct sl_error *err);
-
-// Computes what all segments of a document's offloaded layers share (engine/offload/remote_kv/segment_head.h); the recipe offloads.
-// model_fingerprint: of the document's capsule.
-enum sl_status sl_demand_family(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
-                                uint64_t model_fingerprint, struct sl_kv_family *family_out, struct sl_error *err);
-
-/*
- * Computes the demand of a turn on its session of kept_bytes: n_new tokens more, while they are not compressed. A turn prefills nothing.
- * The capsule does not count as data in transit: it may be on the worker already.
- */
-enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
-                                   int64_t kept_bytes, int64_t n_new, struct sl_demand *demand_out,
-                                   struct sl_error *err);
 
 struct sl_admission;
 
@@ -91,13 +54,19 @@ struct sl_queue_place {
     struct sl_bell turn; // of the waiting job: the place is the first, or room may have appeared
 };
 
+enum sl_prompt_state {
+    SL_PROMPT_NOT_BEGUN,
+    SL_PROMPT_READING,
+    SL_PROMPT_RESTORING, // a store reads the job's document back from its disk: meanwhile nothing is read for the tenant
+    SL_PROMPT_READ,      // it may still be shipped
+};
+
 // Workers promised to a job. Owned by the caller between claim and release.
 struct sl_claim {
     struct sl_worker *prefill; // NULL when there is nothing to prefill, or no more
     struct sl_worker *decode;
-    int64_t line_tokens;          // that are to be read: probably no store has them
-    bool is_reading;              // the prompt counts as being read
-    bool has_read;                // the prompt was read; it may still be shipped
+    int64_t line_tokens; // that are to be read: probably no store has them
+    enum sl_prompt_state prompt;
     bool is_here;                 // both are one worker, which reads the prompt and writes the answer
     char why[SL_PLACE_WHY_BYTES]; // why the prompt is read there; "" where there was no choice
     struct sl_queue_place *place; // the claim's place, which outlives it
@@ -184,10 +153,8 @@ void sl_admission_note_prefill(struct sl_admission *admission, int64_t n_tokens,
 // Returns how long the job of this demand waits for its document to come back from a store's disk (place.h).
 int64_t sl_admission_restore_ms(struct sl_admission *admission, const struct sl_demand *demand, int64_t deadline_ns);
 
-// Notes whether the prefill worker waits for a store that reads the job's document back: meanwhile it reads nothing for the tenant.
-void sl_admission_note_restoring(struct sl_admission *admission, struct sl_claim *claim, bool is_restoring);
-// Notes that the prompt was read, and is only shipped from now on: the worker may read another. Idempotent.
-void sl_admission_end_reading(struct sl_admission *admission, struct sl_claim *claim);
+// Notes what a report says of the claim's prompt. After SL_PROMPT_READ nothing changes: the worker may read another.
+void sl_admission_note_prompt(struct sl_admission *admission, struct sl_claim *claim, enum sl_prompt_state state);
 // Releases the prefill worker for other jobs, once the prompt has been read and shipped.
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim);
 // Releases the whole claim. Idempotent.

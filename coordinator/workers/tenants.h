@@ -37,6 +37,7 @@ struct sl_tenant {
     struct sl_totals totals;        // since the entry exists: as long as one of its jobs is kept
     int n_queued, n_running;        // jobs, under admission's lock
     int n_reading;                  // of the running ones, those whose prompts are read
+    int n_restoring;                // likewise, those that wait for a store's disk before they are read
     int64_t read_ns;                // how long readings took, until read_changed_ns
     int64_t read_changed_ns;        // when one of its readings last began or ended; when it first asked
     struct sl_tenant *next_reading; // of admission's list of tenants whose prompts are read

@@ -132,7 +132,8 @@ static void set_up(struct two_tenants *two, int max_running, int n_reading, int 
 static void tear_down(struct two_tenants *two) {
     end(&two->greedy);
     end(&two->other);
-    assert_int_equal(two->greedy.tenant->n_running + two->greedy.tenant->n_reading, 0);
+    assert_int_equal(two->greedy.tenant->n_running, 0);
+    assert_int_equal(two->greedy.tenant->n_reading + two->greedy.tenant->n_restoring, 0);
     assert_int_equal(two->greedy.tenant->running_bytes, 0);
     sl_tenant_give(&two->greedy.tenant);
     sl_tenant_give(&two->other.tenant);
@@ -266,20 +267,38 @@ static void test_a_tenant_whose_document_comes_back_reads_nothing(void **state) 
     struct two_tenants two;
     set_up(&two, 100, 8, 100);
     assert_true(starts_to_read(&two.greedy));
-    sl_admission_note_restoring(two.admission, &two.greedy.claims[0], true);
+    sl_admission_note_prompt(two.admission, &two.greedy.claims[0], SL_PROMPT_RESTORING);
     assert_int_equal(two.greedy.tenant->n_reading, 0);
     now_ns += 10 * SL_NS_PER_S;
-    sl_admission_note_restoring(two.admission, &two.greedy.claims[0], true); // with every report
-    sl_admission_note_restoring(two.admission, &two.greedy.claims[0], false);
+    sl_admission_note_prompt(two.admission, &two.greedy.claims[0], SL_PROMPT_RESTORING); // with every report
+    sl_admission_note_prompt(two.admission, &two.greedy.claims[0], SL_PROMPT_READING);
     assert_int_equal(two.greedy.tenant->n_reading, 1);
     read_for(&two.greedy, 10);
     assert_true(starts_to_read(&two.other));
     read_for(&two.other, 30);
     assert_true(starts_to_read(&two.greedy));
     assert_false(starts_to_read(&two.other)); // has had 30 ms, the first one 10
-    sl_admission_note_restoring(two.admission, &two.greedy.claims[1], true);
+    sl_admission_note_prompt(two.admission, &two.greedy.claims[1], SL_PROMPT_RESTORING);
     assert_int_equal(start_waiting(&two.other), 1);
     tear_down(&two); // it ends while it waits
+}
+
+// Prompts that wait for a disk come to the readers by themselves: beside another tenant, one for each reader waits.
+static void test_a_tenant_whose_documents_come_back_leaves_readers(void **state) {
+    (void)state;
+    struct two_tenants two;
+    set_up(&two, 100, 20, 100);
+    assert_true(starts(&two.other));
+    for (int i = 0; i < 2; i++) {
+        assert_true(starts_to_read(&two.greedy));
+        sl_admission_note_prompt(two.admission, &two.greedy.claims[i], SL_PROMPT_RESTORING);
+    }
+    assert_false(starts_to_read(&two.greedy));
+    sl_admission_note_prompt(two.admission, &two.greedy.claims[0], SL_PROMPT_READING);
+    assert_int_equal(start_waiting(&two.greedy), 0);
+    sl_admission_note_prompt(two.admission, &two.greedy.claims[0], SL_PROMPT_READ);
+    assert_int_equal(start_waiting(&two.greedy), 1);
+    tear_down(&two); // the other ends while it waits
 }
 
 // While a tenant did not ask, others had the readers. It gets a fifth of a second of that back, not all.
@@ -325,8 +344,8 @@ static void test_a_prompt_that_is_shipped_is_not_read(void **state) {
     assert_false(starts_to_read(&two.greedy));
     now_ns += SL_NS_PER_MS;
     for (int i = 0; i < 2; i++) {
-        sl_admission_end_reading(two.admission, &two.greedy.claims[0]);
-        sl_admission_end_reading(two.admission, &two.other.claims[0]);
+        sl_admission_note_prompt(two.admission, &two.greedy.claims[0], SL_PROMPT_READ);
+        sl_admission_note_prompt(two.admission, &two.other.claims[0], SL_PROMPT_READ);
         assert_int_equal(two.greedy.tenant->n_reading + two.other.tenant->n_reading, 0);
     }
     assert_int_equal(start_waiting(&two.greedy), 1); // the reader would be idle
@@ -514,6 +533,7 @@ int main(void) {
         cmocka_unit_test(test_a_tenant_leaves_readers_to_another),
         cmocka_unit_test(test_a_tenant_that_had_less_of_the_readers_is_first),
         cmocka_unit_test(test_a_tenant_whose_document_comes_back_reads_nothing),
+        cmocka_unit_test(test_a_tenant_whose_documents_come_back_leaves_readers),
         cmocka_unit_test(test_a_tenant_that_asks_has_a_limited_credit),
         cmocka_unit_test(test_a_long_prompt_gives_no_credit),
         cmocka_unit_test(test_a_prompt_that_is_shipped_is_not_read),
