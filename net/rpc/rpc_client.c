@@ -336,9 +336,9 @@ struct sl_rpc_stream {
     struct server server;
     const struct sl_rpc_method *method;
     struct outcome outcome; // readable by us when status_done
-    struct sl_rpc_tag status_tag, read_tag;
-    bool has_come;         // a message has come; the reader's, like the server's edition
-    pthread_mutex_t mutex; // guards the fields below
+    struct sl_rpc_tag sent_tag, status_tag, read_tag;
+    atomic_bool is_connected; // the metadata were sent; only if there are lists of revoked servers
+    pthread_mutex_t mutex;    // guards the fields below
     struct sl_bell changed;
     grpc_byte_buffer *landing, *messages[AHEAD]; // a ring of those that wait for the reader
     int first, n_messages;
@@ -390,6 +390,13 @@ static void complete(struct sl_rpc_stream *stream, bool has_news) {
     } else {                                                     // else no thread could go on
         pthread_mutex_unlock(&stream->mutex);
     }
+}
+
+static void on_sent(struct sl_rpc_tag *tag, bool ok) {
+    struct sl_rpc_stream *stream = (struct sl_rpc_stream *)((char *)tag - offsetof(struct sl_rpc_stream, sent_tag));
+    atomic_store(&stream->is_connected, ok);
+    pthread_mutex_lock(&stream->mutex);
+    complete(stream, false);
 }
 
 static void on_status(struct sl_rpc_tag *tag, bool ok) {
@@ -451,12 +458,37 @@ static void on_read(struct sl_rpc_tag *tag, bool ok) {
     complete(stream, has_next(stream));
 }
 
+// Starts the stream's call, and the first read of it.
+static enum sl_status start_stream(struct sl_rpc_stream *stream, const grpc_op ops[N_START_OPS + 1]) {
+    const int n_before = stream->server.edition > 0; // the metadata alone: after that the server can be checked
+    int n_left = n_before + 2;                       // tags to start
+    stream->n_pending = n_left;                      // no other thread knows it yet
+    stream->is_reading = true;
+    enum sl_status status = SL_OK;
+    if (n_before > 0) {
+        n_left--;
+        status = start_counted(stream, ops, 1, &stream->sent_tag);
+    }
+    if (status == SL_OK) {
+        n_left--;
+        status = start_counted(stream, ops + n_before, (size_t)(N_START_OPS + 1 - n_before), &stream->status_tag);
+    }
+    if (status == SL_OK) {
+        n_left--;
+        status = post_read(stream);
+    }
+    SL_LOCKED(&stream->mutex);
+    stream->n_pending -= n_left;
+    return status;
+}
+
 enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
                                   const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
                                   struct sl_rpc_stream **stream_out, struct sl_error *err) {
     SL_TRY(check_request(method, request, SL_RPC_SERVER_STREAM, err));
     SL_NEW_OR_FAIL(struct sl_rpc_stream, stream, err, "%s: no memory for a stream", method->path);
     stream->method = method;
+    stream->sent_tag.fn = on_sent;
     stream->status_tag.fn = on_status;
     stream->read_tag.fn = on_read;
     pthread_mutex_init(&stream->mutex, NULL);
@@ -468,15 +500,8 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     grpc_op ops[N_START_OPS + 1];
     start_ops(ops, bytes, &stream->outcome);
     ops[N_START_OPS] = status_op(&stream->outcome);
-    stream->n_pending = 2; // no other thread knows it yet
-    stream->is_reading = true;
-    enum sl_status status = start_counted(stream, ops, N_START_OPS + 1, &stream->status_tag);
+    const enum sl_status status = start_stream(stream, ops);
     grpc_byte_buffer_destroy(bytes);
-    if (status == SL_OK) {
-        status = post_read(stream);
-    } else {
-        stream->n_pending--;
-    }
     SL_FAIL_OR(status != SL_OK, sl_rpc_stream_close(&stream), err, status, "%s: the stream could not be started",
                method->path);
     *stream_out = stream;
@@ -491,9 +516,9 @@ static enum sl_status stream_end(const struct sl_rpc_stream *stream, struct sl_e
     return SL_ERR_NOT_FOUND;
 }
 
-// Ends the stream if its server was revoked. Before a message has come, gRPC may still authenticate it.
+// Ends the stream if its server was revoked. Before the metadata were sent, gRPC may still authenticate it.
 static void check_server(struct sl_rpc_stream *stream) {
-    if (stream->has_come) {
+    if (atomic_load(&stream->is_connected)) {
         end_if_revoked(&stream->server);
     }
 }
@@ -539,7 +564,6 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
         status = sl_fail(err, posted, "%s: the stream cannot go on", stream->method->path);
     }
     SL_TRY_OR(status, sl_rpc_stream_cancel(stream));
-    stream->has_come = true;
     atomic_store(&stream->outcome.channel->has_answered, true);
     *message_out = message;
     return SL_OK;
