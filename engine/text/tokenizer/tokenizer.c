@@ -80,8 +80,8 @@ static enum sl_status push_all(struct encoding *e, const int32_t *ids, int n) {
 
 static enum sl_status encode_whole(struct encoding *e, const char *text, size_t n_bytes, bool add_special) {
     const struct sl_template *template = &e->tokenizer->template;
-    SL_FAIL_IF(!sl_regex_search_init(&e->search), e->err, SL_ERR_EXHAUSTED, "no memory to encode a text of %zu bytes",
-               n_bytes);
+    SL_FAIL_IF(!sl_regex_search_init(&e->search, n_bytes), e->err, SL_ERR_EXHAUSTED,
+               "no memory to encode a text of %zu bytes", n_bytes);
     enum sl_status status = add_special ? push_all(e, template->before, template->n_before) : SL_OK;
     SL_THEN(status, encode_added(e, &e->tokenizer->added_raw, encode_raw, text, n_bytes));
     if (status == SL_OK && add_special) {

@@ -218,8 +218,9 @@ void sl_regex_destroy(struct pcre2_real_code_8 *code);
 struct sl_regex_search {
     struct pcre2_real_match_data_8 *match;
     struct pcre2_real_match_context_8 *limits;
+    size_t n_steps; // left for matches that look far
 };
-bool sl_regex_search_init(struct sl_regex_search *search);
+bool sl_regex_search_init(struct sl_regex_search *search, size_t n_bytes); // of the text
 void sl_regex_search_cleanup(struct sl_regex_search *search);
 
 // The bytes of a match; both are the end of the text where there is none.
@@ -229,9 +230,8 @@ struct sl_regex_match {
 };
 
 // Finds the first match at or after `from` in valid UTF-8. SL_ERR_INVALID: the search exceeded its limits.
-enum sl_status sl_regex_find(const struct pcre2_real_code_8 *code, const struct sl_regex_search *search,
-                             const char *text, size_t n_bytes, size_t from, struct sl_regex_match *match_out,
-                             struct sl_error *err);
+enum sl_status sl_regex_find(const struct pcre2_real_code_8 *code, struct sl_regex_search *search, const char *text,
+                             size_t n_bytes, size_t from, struct sl_regex_match *match_out, struct sl_error *err);
 
 // --- pre-tokenizer (tokenizer_pretokenize.c) -------------------------------------------------------------------------
 enum sl_prepend { SL_PREPEND_NEVER, SL_PREPEND_FIRST, SL_PREPEND_ALWAYS };
@@ -264,7 +264,7 @@ typedef enum sl_status (*sl_piece_fn)(void *arg, const char *piece, size_t n_byt
 
 struct sl_cutting {
     const struct sl_pretokenizer *pretokenizer;
-    const struct sl_regex_search *search;
+    struct sl_regex_search *search;
     sl_piece_fn fn;
     void *arg; // of fn
     struct sl_error *err;

@@ -23,6 +23,9 @@
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define MATCH_LIMIT    10000000 // steps of the interpreter (or the compiled code) in one match
+#define FIRST_WINDOW   256      // bytes of the text that a match sees first
+#define STEPS_PER_BYTE 64       // of a window, in one match
+#define STEPS_IN_ALL   1024     // for each byte of a text, in matches for which their window was too small
 #define HEAP_LIMIT_KIB (64 * 1024)
 #define WHITE_SPACE    "p{White_Space}"
 #define MAX_GROWTH     8 // growth of an expression in translate(): "\s" becomes "\p{White_Space}"
@@ -186,7 +189,8 @@ static enum sl_status compile(const char *translated, pcre2_code **code_out, str
         pcre2_get_error_message(code, text, sizeof(text));
         return sl_fail(err, SL_ERR_INVALID, "pre_tokenizer: expression \"%.160s\": %s", translated, (char *)text);
     }
-    pcre2_jit_compile(*code_out, PCRE2_JIT_COMPLETE); // without JIT the interpreter gives the same matches
+    // Without JIT the interpreter gives the same matches.
+    pcre2_jit_compile(*code_out, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
     return SL_OK;
 }
 
@@ -204,13 +208,13 @@ void sl_regex_destroy(pcre2_code *code) {
 }
 
 // --- searching -------------------------------------------------------------------------------------------------------
-bool sl_regex_search_init(struct sl_regex_search *search) {
-    *search = (struct sl_regex_search){pcre2_match_data_create(1, NULL), pcre2_match_context_create(NULL)};
+bool sl_regex_search_init(struct sl_regex_search *search, size_t n_bytes) {
+    *search = (struct sl_regex_search){pcre2_match_data_create(1, NULL), pcre2_match_context_create(NULL),
+                                       2 * MATCH_LIMIT + STEPS_IN_ALL * n_bytes};
     if (!search->match || !search->limits) {
         sl_regex_search_cleanup(search);
         return false;
     }
-    pcre2_set_match_limit(search->limits, MATCH_LIMIT);
     pcre2_set_heap_limit(search->limits, HEAP_LIMIT_KIB);
     return true;
 }
@@ -221,16 +225,53 @@ void sl_regex_search_cleanup(struct sl_regex_search *search) {
     *search = (struct sl_regex_search){0};
 }
 
-enum sl_status sl_regex_find(const pcre2_code *code, const struct sl_regex_search *search, const char *text,
-                             size_t n_bytes, size_t from, struct sl_regex_match *match_out, struct sl_error *err) {
-    PCRE2_SPTR subject = (PCRE2_SPTR)text;
-    int rc = pcre2_match(code, subject, n_bytes, from, PCRE2_NO_UTF_CHECK, search->match, search->limits);
+static const PCRE2_SIZE *range_of(const struct sl_regex_search *search) {
+    return pcre2_get_ovector_pointer(search->match);
+}
+
+static size_t limit_of(size_t window) {
+    return window < MATCH_LIMIT / STEPS_PER_BYTE ? window * STEPS_PER_BYTE : MATCH_LIMIT;
+}
+
+// Matches within a window after `from`. PCRE2_ERROR_PARTIAL: the result may be another one in a larger window.
+static int match(const pcre2_code *code, const struct sl_regex_search *search, const char *text, size_t n_bytes,
+                 size_t from, size_t window) {
+    const bool is_whole = n_bytes - from <= window;
+    size_t end = is_whole ? n_bytes : from + window;
+    while (end < n_bytes && ((unsigned char)text[end] & 0xc0) == 0x80) { // within a character
+        end++;
+    }
+    uint32_t options = PCRE2_NO_UTF_CHECK | (is_whole ? 0 : PCRE2_PARTIAL_HARD);
+    pcre2_set_match_limit(search->limits, (uint32_t)limit_of(window));
+    int rc = pcre2_match(code, (PCRE2_SPTR)text, end, from, options, search->match, search->limits);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) { // the interpreter keeps its stack on the heap
-        uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT;
-        rc = pcre2_match(code, subject, n_bytes, from, options, search->match, search->limits);
+        options |= PCRE2_NO_JIT;
+        rc = pcre2_match(code, (PCRE2_SPTR)text, end, from, options, search->match, search->limits);
+    }
+    const bool is_cut = !is_whole && (rc == PCRE2_ERROR_NOMATCH || (rc >= 0 && range_of(search)[1] == end));
+    const bool needs_more = rc == PCRE2_ERROR_MATCHLIMIT && !(is_whole && limit_of(window) == MATCH_LIMIT);
+    return is_cut || needs_more ? PCRE2_ERROR_PARTIAL : rc;
+}
+
+/*
+ * A match sees a short window, and then one of twice its size until that is enough. What the others may have cost is
+ * counted for the whole text: an expression that looks to the end of the text at each position would take hours,
+ * though no single match of it takes long.
+ */
+enum sl_status sl_regex_find(const pcre2_code *code, struct sl_regex_search *search, const char *text, size_t n_bytes,
+                             size_t from, struct sl_regex_match *match_out, struct sl_error *err) {
+    size_t window = FIRST_WINDOW;
+    int rc;
+    while ((rc = match(code, search, text, n_bytes, from, window)) == PCRE2_ERROR_PARTIAL) {
+        SL_FAIL_IF(
+            search->n_steps < limit_of(window), err, SL_ERR_INVALID,
+            "pre-tokenizing stopped %zu bytes into a text of %zu: the model's expression reads the text too often",
+            from, n_bytes);
+        search->n_steps -= limit_of(window);
+        window *= 2;
     }
     if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH) {
-        const PCRE2_SIZE *range = pcre2_get_ovector_pointer(search->match);
+        const PCRE2_SIZE *range = range_of(search);
         *match_out = rc >= 0 ? (struct sl_regex_match){true, range[0], range[1]}
                              : (struct sl_regex_match){false, n_bytes, n_bytes};
         return SL_OK;

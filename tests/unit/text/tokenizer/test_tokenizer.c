@@ -282,6 +282,24 @@ static void test_tokenizer_gives_up_an_expression_that_explodes(void **state) {
     sl_tokenizer_destroy(&tokenizer);
 }
 
+// Each match is short, and looks to the end of the text for another one.
+static void test_tokenizer_gives_up_an_expression_that_reads_the_text_at_each_position(void **state) {
+    (void)state;
+    enum { N = 100000 };
+    struct sl_tokenizer *tokenizer = load_with_regex("a*b|.");
+    int32_t *ids = NULL;
+    size_t n = 0;
+    struct sl_error err = {0};
+    char *text = malloc(N);
+    assert_non_null(text);
+    memset(text, 'a', N);
+    assert_int_equal(sl_tokenizer_encode(tokenizer, text, N, false, &ids, &n, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "reads the text too often"));
+    assert_null(ids);
+    free(text);
+    sl_tokenizer_destroy(&tokenizer);
+}
+
 static void *encode_often(void *arg) {
     static const char text[] = "Threads share it: caf\u00e9 e\u0323\u0301 <|im_end|>  12345 \u65e5\u672c\n";
     const struct sl_tokenizer *tokenizer = arg;
@@ -403,6 +421,7 @@ int main(void) {
         cmocka_unit_test(test_tokenizer_is_not_slowed_by_hostile_text),
         cmocka_unit_test(test_tokenizer_matches_what_needs_a_deep_stack),
         cmocka_unit_test(test_tokenizer_gives_up_an_expression_that_explodes),
+        cmocka_unit_test(test_tokenizer_gives_up_an_expression_that_reads_the_text_at_each_position),
         cmocka_unit_test(test_tokenizer_is_shared_by_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
