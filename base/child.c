@@ -177,14 +177,6 @@ void sl_children_pump(struct sl_child *children, size_t n, int timeout_ms, FILE 
     fflush(file);
 }
 
-bool sl_child_wait_ready(struct sl_child *child, int timeout_ms, FILE *file) {
-    int64_t deadline_ns = sl_deadline_in_ms(timeout_ms);
-    while (child->running && child->ready[0] == '\0' && sl_now_ns() < deadline_ns) {
-        sl_children_pump(child, 1, 100, file);
-    }
-    return child->ready[0] != '\0';
-}
-
 void sl_child_wait_end(struct sl_child *child, int timeout_ms, FILE *file) {
     int64_t deadline_ns = sl_deadline_in_ms(timeout_ms);
     while (child->running) {

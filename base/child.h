@@ -54,9 +54,6 @@ void sl_children_pump(struct sl_child *children, size_t n, int timeout_ms, FILE 
 // Waits up to timeout_ms for output of any of n children. False: there is none.
 bool sl_children_wait(const struct sl_child *children, size_t n, int timeout_ms);
 
-// Passes on the output until the child is ready. False: it has ended, or was not ready within timeout_ms.
-bool sl_child_wait_ready(struct sl_child *child, int timeout_ms, FILE *file);
-
 // Passes on the output until the child has ended, which SIGKILL sees to after timeout_ms. Cleans up.
 void sl_child_wait_end(struct sl_child *child, int timeout_ms, FILE *file);
 

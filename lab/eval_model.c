@@ -29,10 +29,13 @@ enum sl_status sl_eval_model_open(const struct sl_eval_model_config *config, str
                                         .host_reader = "this command",
                                         .threads = config->threads,
                                         .max_rows = config->max_rows,
-                                        .tokenizer = config->tokenizer};
+                                        .tokenizer = config->tokenizer,
+                                        .loading_fn = sl_signals_loading,
+                                        .loading_arg = config->signals};
     enum sl_status status = config->weights ? sl_weight_format_parse(config->weights, &runtime.weights, err) : SL_OK;
     SL_THEN(status, sl_runtime_open(&runtime, &m->runtime, err));
     SL_THEN(status, reserve(m, config->cache_tokens, err));
+    SL_THEN(status, sl_signals_check(config->signals, err));
     if (status != SL_OK) {
         sl_eval_model_close(m);
     }

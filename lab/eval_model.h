@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "base/options/config.h"
+#include "client/cli/tool.h"
 #include "engine/runtime/runtime.h"
 
 struct sl_eval_model {
@@ -15,13 +16,14 @@ struct sl_eval_model {
 };
 
 struct sl_eval_model_config {
-    const char *dir;      // value of --model; NULL (option missing) is rejected
-    const char *weights;  // value of --weights; NULL: as stored
-    const char *device;   // value of --device; NULL: cpu. Rejects others: these commands read tensors
-    int threads;          // 0: one per processor
-    int max_rows;         // of the engine
-    int64_t cache_tokens; // room of the arena, uncompressed, for all sessions together; touched as it is used
-    bool tokenizer;       // load it too
+    const char *dir;            // value of --model; NULL (option missing) is rejected
+    const char *weights;        // value of --weights; NULL: as stored
+    const char *device;         // value of --device; NULL: cpu. Rejects others: these commands read tensors
+    int threads;                // 0: one per processor
+    int max_rows;               // of the engine
+    int64_t cache_tokens;       // room of the arena, uncompressed, for all sessions together; touched as it is used
+    bool tokenizer;             // load it too
+    struct sl_signals *signals; // one that comes ends the opening with SL_ERR_CANCELLED; NULL: not checked
 };
 
 // Opens the model. On failure everything is closed again. SL_ERR_INVALID: no dir, or an unknown format of weights.

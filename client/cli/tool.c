@@ -274,6 +274,11 @@ enum sl_status sl_signals_check(struct sl_signals *signals, struct sl_error *err
     return stopped ? sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal") : SL_OK;
 }
 
+bool sl_signals_loading(void *arg, size_t done_bytes, size_t total_bytes) {
+    (void)done_bytes, (void)total_bytes;
+    return sl_signals_check(arg, NULL) == SL_OK;
+}
+
 void sl_signals_cleanup(struct sl_signals *signals) {
     close(signals->fd);
     signals->fd = -1;

@@ -124,6 +124,8 @@ enum sl_status sl_signals_add_screen(struct sl_signals *signals, struct sl_error
 int sl_signals_received(struct sl_signals *signals); // number so far
 // Returns SL_ERR_CANCELLED after a signal; err may be NULL
 enum sl_status sl_signals_check(struct sl_signals *signals, struct sl_error *err);
+// Lets a model be loaded until a signal has come: a sl_loading_fn (engine/runtime/loading.h), whose arg is the signals or NULL.
+bool sl_signals_loading(void *arg, size_t done_bytes, size_t total_bytes);
 void sl_signals_cleanup(struct sl_signals *signals);
 
 // Prints text that a model wrote, at once; to a terminal without control characters: a document could make the model write

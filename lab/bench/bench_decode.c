@@ -283,7 +283,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         int64_t numbers = b->lengths[b->n_lengths - 1] * geometry->n_layers * geometry->n_kv_heads * geometry->head_dim;
         char arena[32];
         snprintf(arena, sizeof arena, "%" PRId64 "M", (numbers * 7 >> 20) + 512);
-        status = sl_store_rig_start(&b->store, b->options.transport, arena, err); // forks: before threads
+        status = sl_store_rig_start(&b->store, b->options.transport, arena, &b->signals, err); // forks: before threads
     }
     if (status == SL_OK) {
         sl_rpc_init();

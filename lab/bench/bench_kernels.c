@@ -335,7 +335,7 @@ enum { N_CASES = sizeof cases / sizeof cases[0], N_PRODUCTS = sizeof products / 
 // Returns the seconds of `n` operations, one after the other.
 static enum sl_status time_batch(struct bench *b, queue_fn queue, int arg, int n, double *seconds_out,
                                  struct sl_error *err) {
-    enum sl_status status = sl_signals_check(&b->signals, err);
+    enum sl_status status = SL_OK;
     for (int f = 0; f < SL_WORLD_FORMATS && status == SL_OK; f++) {
         status = sl_world_publish(&b->world, f, err);
     }
@@ -400,6 +400,7 @@ static enum sl_status measure_copy(struct bench *b, struct sl_error *err) {
         int64_t begin = sl_now_ns();
         sl_stream_copy(b->runtime.stream, to, from, bytes);
         status = sl_stream_wait(b->runtime.stream, err);
+        SL_THEN(status, sl_signals_check(&b->signals, err));
         double rate = 2e9 * (double)bytes / (double)(sl_now_ns() - begin);
         best = rate > best ? rate : best;
     }
@@ -423,6 +424,7 @@ static void free_weights(struct bench *b, void *stored) {
 // free_weights().
 static enum sl_status make_weights(struct bench *b, int64_t n, int64_t k, bool gated, enum sl_weight_format format,
                                    void **stored_out, struct sl_error *err) {
+    SL_TRY(sl_signals_check(&b->signals, err));
     bool draws = b->runtime.ops->draw != NULL && format == SL_WEIGHT_STORED;
     uint16_t *stored = draws ? NULL : malloc((size_t)n * (size_t)k * sizeof *stored);
     SL_FAIL_IF(!draws && stored == NULL, err, SL_ERR_EXHAUSTED, "out of memory");
@@ -548,7 +550,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
                " slots of %d KV heads; shares are of the floor, aims what was predicted\n",
                b->runtime.ops->name, o->rows, o->slots, shape.n_kv_heads);
     }
-    enum sl_status status = sl_world_open(&b->runtime, &shape, &b->world, err);
+    enum sl_status status = sl_world_open(&b->runtime, &shape, &b->signals, &b->world, err);
     SL_THEN(status, measure_copy(b, err));
     SL_THEN(status, measure_product(b, err));
     SL_THEN(status, bench_all(b, err));

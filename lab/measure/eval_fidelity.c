@@ -212,7 +212,8 @@ static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
                                          .threads = (int)c->threads,
                                          .max_rows = largest_chunk(e),
                                          .cache_tokens = 6 * (most + c->continuation + SL_PAGE_SLOTS),
-                                         .tokenizer = true};
+                                         .tokenizer = true,
+                                         .signals = &e->common.signals};
     SL_TRY(sl_eval_model_open(&model, &e->model, err));
     enum sl_status status = encode_text(e, err);
     SL_THEN(status, run_trials(e, err));

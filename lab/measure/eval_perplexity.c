@@ -257,7 +257,8 @@ static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
                                          .threads = (int)c->threads,
                                          .max_rows = (int)c->chunk,
                                          .cache_tokens = c->tokens + MAX_CHUNK,
-                                         .tokenizer = true};
+                                         .tokenizer = true,
+                                         .signals = &e->common.signals};
     SL_TRY(sl_eval_model_open(&model, &e->model, err));
     enum sl_status status = encode_texts(e, err);
     SL_THEN(status, run_trials(e, err));

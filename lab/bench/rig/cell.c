@@ -287,7 +287,9 @@ static void open_config(const struct sl_rig_config *config, struct sl_runtime_co
                                       .threads = config->threads,
                                       .pin = config->pin,
                                       .max_rows = config->chunk,
-                                      .tokenizer = config->tokenizer && config->model_dir != NULL};
+                                      .tokenizer = config->tokenizer && config->model_dir != NULL,
+                                      .loading_fn = sl_signals_loading,
+                                      .loading_arg = config->signals};
 }
 
 // Checks the device without a model: its free memory, and whether it computes random weights.
@@ -326,6 +328,7 @@ enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *ri
     SL_TRY(config->ranks > 1 ? SL_OK : look_at_device(rig, runtime, &draws, err));
     SL_TRY(config->geometry != NULL ? open_random(config, &runtime, draws, &rig->runtime, err)
                                     : sl_runtime_open(&runtime, &rig->runtime, err));
+    SL_TRY(sl_signals_check(config->signals, err));
     rig->logits = calloc((size_t)rig->runtime.config->n_vocab, SL_CELL_MAX_BATCH * sizeof *rig->logits);
     return rig->logits != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for logits");
 }

@@ -20,6 +20,7 @@ static void *take(struct sl_world *w, size_t bytes) {
 
 // Fills with n random numbers.
 static enum sl_status fill(struct sl_world *w, float **to, size_t n, struct sl_error *err) {
+    SL_TRY(sl_signals_check(w->signals, err));
     struct sl_device *device = w->runtime->device;
     *to = take(w, n * sizeof **to);
     float *here = sl_device_alloc(device, SL_MEMORY_SHARED, n * sizeof *here);
@@ -69,6 +70,7 @@ static enum sl_status make_pages(struct sl_world *w, int f, struct sl_error *err
 }
 
 enum sl_status sl_world_publish(struct sl_world *w, int f, struct sl_error *err) {
+    SL_TRY(sl_signals_check(w->signals, err));
     const struct sl_ops *ops = w->runtime->ops;
     w->heads[f] = (struct sl_kv_heads){.kv = w->kv[f], .n = w->shape.n_kv_heads};
     w->heads_to[f] = (struct sl_kv_heads){.kv = w->kv_to[f], .n = w->shape.n_kv_heads};
@@ -177,9 +179,9 @@ static enum sl_status make_lists(struct sl_world *w, struct sl_error *err) {
     return status;
 }
 
-enum sl_status sl_world_open(struct sl_runtime *runtime, const struct sl_world_shape *shape, struct sl_world *w,
-                             struct sl_error *err) {
-    *w = (struct sl_world){.shape = *shape, .runtime = runtime};
+enum sl_status sl_world_open(struct sl_runtime *runtime, const struct sl_world_shape *shape, struct sl_signals *signals,
+                             struct sl_world *w, struct sl_error *err) {
+    *w = (struct sl_world){.shape = *shape, .runtime = runtime, .signals = signals};
     for (int i = 0; i < shape->head_dim / 2; i++) {
         w->inv_freq[i] = pow(500000.0, -2.0 * i / shape->head_dim);
     }

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "client/cli/tool.h"
 #include "engine/runtime/runtime.h"
 
 #define SL_WORLD_FORMATS 9 // formats of pages: f16, int8, int4, int2, int1, k8v4, k4v2, k4v3, int3
@@ -20,6 +21,7 @@ struct sl_world_shape {
 struct sl_world {
     struct sl_world_shape shape;
     struct sl_runtime *runtime;
+    struct sl_signals *signals;
     struct sl_page_layout layouts[SL_WORLD_FORMATS];
     void *pages[SL_WORLD_FORMATS]; // device: blocks of pages, head after head
     void **lists[SL_WORLD_FORMATS];
@@ -40,9 +42,9 @@ struct sl_world {
     int n_blocks;
 };
 
-// Opens the world; close it after a failure, too. SL_ERR_EXHAUSTED: no memory.
-enum sl_status sl_world_open(struct sl_runtime *runtime, const struct sl_world_shape *shape, struct sl_world *w,
-                             struct sl_error *err);
+// Opens the world; close it after a failure, too. SL_ERR_EXHAUSTED: no memory. SL_ERR_CANCELLED: after one of `signals`.
+enum sl_status sl_world_open(struct sl_runtime *runtime, const struct sl_world_shape *shape, struct sl_signals *signals,
+                             struct sl_world *w, struct sl_error *err);
 void sl_world_close(struct sl_world *w);
 
 // Publishes the page lists of format `f` again: the device drops them after some operations.

@@ -18,7 +18,7 @@
 #include "proto/methods.h"
 #include "engine/tensor/half.h"
 
-#define READY_MS   20000
+#define READY_MS   60000 // the memory of its arena is taken first
 #define CALL_MS    20000
 #define AWAIT_MS   120000
 #define STOP_MS    3000
@@ -28,7 +28,7 @@
 // --- the process -----------------------------------------------------------------------------------------------------
 
 enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transport, const char *arena,
-                                  struct sl_error *err) {
+                                  struct sl_signals *signals, struct sl_error *err) {
     *rig = (struct sl_store_rig){0};
     char bin[PATH_MAX], path[PATH_MAX + 32];
     SL_TRY(sl_program_folder(bin, err));
@@ -38,9 +38,15 @@ enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transpor
                     "127.0.0.1:1", "--transport", (char *)transport, "--arena",
                     (char *)arena, "--log",       "error",           NULL};
     SL_TRY(sl_child_start(&rig->child, "kvstore", argv, err));
-    SL_FAIL_IF(!sl_child_wait_ready(&rig->child, READY_MS, stderr) ||
-                   !sl_child_ready_value(&rig->child, "rpc", rig->address, sizeof rig->address),
-               err, SL_ERR_PEER_LOST, "the kvstore did not start; its output is above");
+    const int64_t deadline_ns = sl_deadline_in_ms(READY_MS);
+    while (rig->child.running && rig->child.ready[0] == '\0' && sl_now_ns() < deadline_ns) {
+        SL_TRY(sl_signals_check(signals, err));
+        sl_children_pump(&rig->child, 1, 100, stderr);
+    }
+    SL_FAIL_IF(!sl_child_ready_value(&rig->child, "rpc", rig->address, sizeof rig->address), err, SL_ERR_PEER_LOST,
+               rig->child.running ? "the kvstore was not ready within %d s"
+                                  : "the kvstore did not start within %d s; its output is above",
+               READY_MS / 1000);
     return SL_OK;
 }
 

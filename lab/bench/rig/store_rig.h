@@ -25,7 +25,7 @@ struct sl_store_rig {
 
 // Starts the process; forks, so call it before this process has threads. arena: "6G". Close it after failures, too.
 enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transport, const char *arena,
-                                  struct sl_error *err);
+                                  struct sl_signals *signals, struct sl_error *err);
 // Does the second part, after which there may be threads.
 enum sl_status sl_store_rig_connect(struct sl_store_rig *rig, const char *transport, struct sl_error *err);
 

@@ -200,7 +200,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         status = SL_OK;
     }
     for (int way = 0; way < N_WAYS && status == SL_OK; way++) {
-        status = sl_store_rig_start(&b->stores[way], ways[way].transport, arena, err);
+        status = sl_store_rig_start(&b->stores[way], ways[way].transport, arena, &b->signals, err);
     }
     if (status == SL_OK) {
         sl_rpc_init();

@@ -173,6 +173,10 @@ class Limits(unittest.TestCase):
             if name in ("cells", "kernels"):  # the others' first row may take longer
                 self.assertGreater(len(lines), 1, (name, done.stderr))
 
+    def test_kernels_end_before_there_are_data(self):
+        lines = lines_of(run("bench", "kernels", "--time-limit", "1ms", "--json"))
+        self.assertEqual([line["case"] for line in lines], ["CPU steal"])
+
     def test_ttft_has_the_kernels_of_the_environment(self):
         done = run("bench", "ttft", "--model", MODEL, "--tokens", "64", "--runs", "1", env={"SLUICE_TIER": "abacus"})
         self.assertEqual(done.returncode, 3, done.stderr)

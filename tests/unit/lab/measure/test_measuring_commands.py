@@ -213,7 +213,7 @@ class Fidelity(unittest.TestCase):
                 going.send_signal(signal.SIGINT)
                 stdout, stderr = going.communicate(timeout=60)
                 self.assertEqual(going.returncode, 4, stderr)
-                self.assertIn("stopped by a signal: ", stderr)
+                self.assertIn("stopped ", stderr)  # perhaps while the model was loaded
                 if "h2o,budget=100 " in stdout:
                     break
             n, of = re.search(r"(\d+) of (\d+) recipes were measured", stderr).groups()

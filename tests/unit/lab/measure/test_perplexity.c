@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,6 +213,19 @@ static void test_perplexity_refuses_by_name_what_does_not_stream(void **state) {
     }
 }
 
+static void test_a_model_is_not_opened_after_a_signal(void **state) {
+    (void)state;
+    struct sl_signals signals;
+    struct sl_error err = {0};
+    struct sl_eval_model model;
+    const struct sl_eval_model_config config = {
+        .dir = "models/demo", .max_rows = 16, .cache_tokens = 64, .signals = &signals};
+    assert_int_equal(sl_signals_init(&signals, &err), SL_OK);
+    assert_int_equal(raise(SIGTERM), 0);
+    assert_int_equal(sl_eval_model_open(&config, &model, &err), SL_ERR_CANCELLED);
+    sl_signals_cleanup(&signals);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_perplexity_of_a_cache_that_never_fills_is_the_plain_one),
@@ -219,6 +233,7 @@ int main(void) {
         cmocka_unit_test(test_perplexity_evicts_as_prefill_and_decode_do),
         cmocka_unit_test(test_perplexity_pays_for_what_is_forgotten),
         cmocka_unit_test(test_perplexity_refuses_by_name_what_does_not_stream),
+        cmocka_unit_test(test_a_model_is_not_opened_after_a_signal),
     };
     return cmocka_run_group_tests(tests, set_up, model_fixture_close);
 }
