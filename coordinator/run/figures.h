@@ -5,8 +5,8 @@
  */
 #pragma once
 
-#include "base/metrics.h"
 #include "base/status.h"
+#include "coordinator/run/counters.h"
 #include "coordinator/workers/totals.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 

@@ -41,7 +41,7 @@ void sl_safetensors_close(struct sl_safetensors **tensors);
 // Returns all tensors, sorted by name.
 const struct sl_tensor *sl_safetensors_list(const struct sl_safetensors *tensors, size_t *n_out);
 
-// Returns a number for the files as they are now (base/file_identity.h).
+// Returns a number for the files as they are now (mapped_file.h).
 uint64_t sl_safetensors_identity(const struct sl_safetensors *tensors);
 
 // Finds the tensor of this name, which must have this shape (n_dims 1 or 2; columns is ignored for 1) and a supported

@@ -36,7 +36,7 @@ size_t sl_tensors_bytes(const struct sl_tensors *tensors);   // bytes of all ten
 // Shows processes that wait for `shared`, which must not be closed before, that rows are made. NULL: none wait.
 void sl_tensors_tell(struct sl_tensors *tensors, struct sl_shared_weights *shared);
 
-uint64_t sl_tensors_identity(const struct sl_tensors *tensors); // base/file_identity.h, of all files
+uint64_t sl_tensors_identity(const struct sl_tensors *tensors); // mapped_file.h, of all files
 
 // Finds a tensor, as sl_safetensors_find() does.
 enum sl_status sl_tensors_find(const struct sl_tensors *tensors, const char *name, int n_dims, int64_t rows,

@@ -10,11 +10,11 @@
 #include "base/clock.h"
 #include "base/locked.h"
 #include "base/log.h"
-#include "base/queue.h"
 #include "base/thread.h"
 #include "engine/kvcache/capsule.h"
 #include "engine/offload/remote_kv/segment_head.h"
 #include "kvstore/disk/folder.h"
+#include "kvstore/disk/queue.h"
 
 #define MAX_CLOSING 65536 // capsules that closing checks at most
 

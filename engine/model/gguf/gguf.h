@@ -76,7 +76,7 @@ const struct sl_gguf_tensor *sl_gguf_tensor(const struct sl_gguf *gguf, const ch
 
 // sl_gguf_header() returns everything before the data; sl_gguf_mapping() returns the whole mapping.
 const unsigned char *sl_gguf_header(const struct sl_gguf *gguf, size_t *n_bytes_out);
-// sl_gguf_identity() returns a number for the file as it is now (base/file_identity.h).
+// sl_gguf_identity() returns a number for the file as it is now (mapped_file.h).
 uint64_t sl_gguf_identity(const struct sl_gguf *gguf);
 const unsigned char *sl_gguf_mapping(const struct sl_gguf *gguf, size_t *n_bytes_out);
 

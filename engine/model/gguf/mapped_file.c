@@ -8,7 +8,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file_identity.h"
+#include "base/hash.h"
+
+static uint64_t identity_of(const struct stat *st) {
+    const uint64_t words[] = {(uint64_t)st->st_dev,         (uint64_t)st->st_ino,          (uint64_t)st->st_size,
+                              (uint64_t)st->st_mtim.tv_sec, (uint64_t)st->st_mtim.tv_nsec, (uint64_t)st->st_ctim.tv_sec,
+                              (uint64_t)st->st_ctim.tv_nsec};
+    return sl_hash(words, sizeof words, 0);
+}
 
 enum sl_status sl_mapped_file_open(const char *path, struct sl_mapped_file *file_out, struct sl_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: opening a FIFO must not block
@@ -22,8 +29,7 @@ enum sl_status sl_mapped_file_open(const char *path, struct sl_mapped_file *file
     SL_FAIL_IF(!is_file, err, SL_ERR_IO, "%s: not a regular file", path);
     SL_FAIL_IF(is_empty, err, SL_ERR_INVALID, "%s: empty", path);
     SL_FAIL_IF(base == MAP_FAILED, err, SL_ERR_IO, "%s: mmap: %s", path, strerror(cause));
-    *file_out =
-        (struct sl_mapped_file){base, (size_t)st.st_size, sl_file_identity(&st), st.st_blocks < st.st_size / 1024};
+    *file_out = (struct sl_mapped_file){base, (size_t)st.st_size, identity_of(&st), st.st_blocks < st.st_size / 1024};
     return SL_OK;
 }
 

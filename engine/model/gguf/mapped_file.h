@@ -11,8 +11,9 @@
 struct sl_mapped_file {
     unsigned char *base; // NULL: not mapped
     size_t bytes;
-    uint64_t identity; // base/file_identity.h
-    bool is_hole;      // the file is sparse: there is little to read ahead
+    // Stands for the contents while nothing writes to the file: of device, inode, size, and times of the last changes
+    uint64_t identity;
+    bool is_hole; // the file is sparse: there is little to read ahead
 };
 
 // Maps a file for reading. SL_ERR_NOT_FOUND, SL_ERR_IO: not a regular file, among others; SL_ERR_INVALID: empty.

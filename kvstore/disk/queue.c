@@ -2,7 +2,7 @@
 /*
  * Invariants: items are ring[head .. head + n) modulo capacity; n <= capacity; closed never becomes false again.
  */
-#include "base/queue.h"
+#include "kvstore/disk/queue.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/queue.h"
+#include "kvstore/disk/queue.h"
 #include "base/thread.h"
 
 #define N_ITEMS   20000
