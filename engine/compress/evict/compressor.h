@@ -25,7 +25,7 @@ void sl_compressor_destroy(struct sl_compressor **compressor);
  * Starts (or, with `wanted` false, stops) estimating the error of eviction and quantization; counts begin at zero. A
  * new compressor does not estimate. Estimates change what the compressor wants from the forward pass, but no slot,
  * page or budget. They cost a second pass over the keys at every eviction. SL_ERR_EXHAUSTED: estimating is off from
- * now on. SL_ERR_INVALID: the recipe thins, or repeats the prompt.
+ * now on. SL_ERR_INVALID: the recipe thins, or evicts when all has been read by a score that is no sum of attention.
  */
 enum sl_status sl_compressor_estimate(struct sl_compressor *compressor, bool wanted, struct sl_error *err);
 

@@ -7,8 +7,8 @@
  *     a layer        sum of m L / sum of m over its evictions
  *     quantization   sqrt(sum (x^ - x)^2 / sum x^2) over the pages that were quantized, of K and of V
  *
- * If no rows are at hand (layers=d2o evicts at the prompt's end), accumulated attention takes their place, and m is
- * the number of all tokens read. A slot that was merged into another counts as evicted.
+ * If no rows are at hand (layers=d2o and heads=global evict at the prompt's end), attention summed over all rows takes
+ * their place, and m is the number of all tokens read. A slot that was merged into another counts as evicted.
  *
  * Design: estimation changes nothing. Between selection and merging it computes attention again from the saved lse,
  *         into scratch that ranking no longer needs.
@@ -35,7 +35,7 @@ enum sl_status sl_compressor_estimate(struct sl_compressor *c, bool wanted, stru
     SL_FAIL_IF(sl_recipe_thins(&c->plan.recipe), err, SL_ERR_INVALID,
                "compressor: errors of place=offload with a budget are not estimated: the attention that evicted "
                "slots had is spread over kvstores; ask for none, or leave out budget");
-    SL_FAIL_IF(sl_recipe_repeats(&c->plan.recipe), err, SL_ERR_INVALID,
+    SL_FAIL_IF(sl_evicts_at_end(c) && !c->score->sums_attention, err, SL_ERR_INVALID,
                "compressor: errors of score=%s are not estimated: it evicts when no row of the prompt is at hand; "
                "ask for none, or take another score",
                c->score->name);

@@ -51,7 +51,7 @@ static struct dense_head dense[N_LAYERS][2];
 
 // The m tokens that the drive reads next, in all layers. Attention begins anew, unless it decides at the prompt's end.
 static void expect_rows(const struct drive *drive, int m) {
-    bool at_end = drive->plan.recipe.layers >= SL_LAYERS_D2O && !drive->stepping;
+    bool at_end = sl_recipe_uneven_layers(&drive->plan.recipe) && !drive->stepping;
     for (int l = 0; l < N_LAYERS; l++) {
         for (int h = 0; h < 2; h++) {
             for (int j = 0; j < dense[l][h].n && !at_end; j++) {
@@ -64,7 +64,7 @@ static void expect_rows(const struct drive *drive, int m) {
 
 // Behind them: what the drive no longer holds is lost.
 static void expect_lost(const struct drive *drive, int n_rows, struct expected *expected) {
-    bool at_end = drive->plan.recipe.layers >= SL_LAYERS_D2O && !drive->stepping;
+    bool at_end = sl_recipe_uneven_layers(&drive->plan.recipe) && !drive->stepping;
     for (int l = 0; l < N_LAYERS; l++) {
         bool evicted = false;
         for (int h = 0; h < 2; h++) {
@@ -120,6 +120,8 @@ static void test_estimate_of_evicted_attention_equals_the_dense_one(void **state
         "d2o,budget=100,evicted=drop,when=end,chunk=64",
         "d2o,budget=100,when=end,chunk=64",
         "d2o,layers=d2o-minmax,budget=100,evicted=drop,chunk=64",
+        "score=aas,scope=sinks:4,budget=100,when=end,heads=global,chunk=64",
+        "score=mas,scope=sinks:4,budget=100,when=end,heads=pages,chunk=64",
     };
     for (size_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
         const char *recipe = recipes[i];
@@ -200,6 +202,25 @@ static void test_estimate_is_near_one_where_nearly_everything_goes(void **state)
     assert_int_equal(sl_compressor_estimate(drive.compressor, false, &err), SL_OK);
     assert_int_equal(sl_compressor_get_estimates(drive.compressor, estimates), 0);
     drive_stop(&drive);
+}
+
+// A score that is no sum of attention leaves nothing to estimate by where all has been read; where a row is at hand, it does.
+static void test_estimate_is_refused_where_no_attention_is_at_hand(void **state) {
+    (void)state;
+    static const char *const scores[] = {"random", "recency", "keydiff", "aqas", "cis"};
+    for (size_t i = 0; i < sizeof scores / sizeof scores[0]; i++) {
+        for (int global = 0; global < 2; global++) {
+            char recipe[128];
+            struct sl_error err = {0};
+            struct drive drive;
+            snprintf(recipe, sizeof recipe, "score=%s,scope=sinks:4,budget=100,when=end,chunk=64,heads=%s", scores[i],
+                     global ? "global" : "uniform");
+            drive_start(&drive, recipe, &geometry, GROUP, N_PROMPT, 7, 0.02f, 1);
+            assert_int_equal(sl_compressor_estimate(drive.compressor, true, &err), global ? SL_ERR_INVALID : SL_OK);
+            assert_true(!global || strstr(err.text, "no row of the prompt is at hand"));
+            drive_stop(&drive);
+        }
+    }
 }
 
 // --- quantization ----------------------------------------------------------------------------------------------------
@@ -354,6 +375,7 @@ int main(void) {
         cmocka_unit_test(test_estimate_of_evicted_attention_equals_the_dense_one),
         cmocka_unit_test(test_estimate_is_zero_where_nothing_is_lost),
         cmocka_unit_test(test_estimate_is_near_one_where_nearly_everything_goes),
+        cmocka_unit_test(test_estimate_is_refused_where_no_attention_is_at_hand),
         cmocka_unit_test(test_estimate_of_quantization_equals_the_change_of_the_rows),
         cmocka_unit_test(test_estimate_changes_nothing_that_is_kept),
         cmocka_unit_test(test_estimate_asks_for_lse_only_where_something_is_evicted),
