@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sluice bench ttft`: what disaggregation costs a single job: the time to first token of a cluster on this machine beside one
-process that does both phases, by turns in the same run. The first run of each side is not counted."""
+process that does both phases, by turns in the same run, each second time in the opposite order. The first run of each side is not counted."""
 from __future__ import annotations
 
 import argparse
@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     made = rig.parser("ttft", "Measure the time to first token of a cluster on this machine beside one process doing both phases.")
     made.add_argument("--recipe", "-r", default="full", metavar="RECIPE", help="recipe of all jobs [full]")
     made.add_argument("--tokens", type=whole(2, 1 << 24), default=8000, metavar="N", help="length of the prompt [8000]")
-    made.add_argument("--runs", type=whole(1, 32), default=5, metavar="N", help="runs of every measurement [5]")
+    made.add_argument("--runs", type=whole(1, 1000), default=5, metavar="N", help="runs of every measurement [5]")
     made.add_argument("--tier", default="auto", metavar="NAME", help="kernels to use [auto]")
     return made
 
@@ -46,7 +46,7 @@ class Turns:
         for run in range(given.runs + 1):  # run 0 warms up
             progress(f"run {run} of {given.runs}")
             turn = {}
-            for side in self.measured:
+            for side in list(self.measured)[::-1 if run % 2 else 1]:
                 if side in clusters:
                     turn[side] = clusters[side].ask(ids, given.recipe, N_OUTPUT, JOB_S)
                 else:

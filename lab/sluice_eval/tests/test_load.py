@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The load generator: what it sends and when, what servers do to it, what it measures, and what ends it."""
 import array
+import contextlib
 import http.server
+import io
 import json
 import os
 import re
@@ -24,6 +26,7 @@ from sluice_bench.grpc_client import GrpcServer, decode, encode
 from sluice_bench.host import Host
 from sluice_bench.http_stream import Events, ProtocolError, Reply
 from sluice_bench.load import Run, Sent, Series
+from sluice_bench.rows import Rows, median_interval
 from sluice_bench.trace import read_trace
 from sluice_bench.workloads import Conversations, Drawn, Lengths, Request, Trace, arrivals, render
 from sluice_eval.errors import EvalError, UnavailableError, UsageError
@@ -36,6 +39,23 @@ sluice_capsule_bytes_total{{recipe="full",transport="tcp"}} {bytes}
 sluice_capsule_bytes_total{{recipe="full,format=int8",transport="tcp"}} 5
 sluice_prompt_tokens_total{{source="reused"}} 7
 """
+
+
+class Ratios(unittest.TestCase):
+    def test_the_interval_of_a_median_is_that_of_the_sign_test(self):
+        # Between the ranks that tables of the sign test give for 95%; fewer than six values have none
+        for n, ranks in {6: (1, 6), 8: (1, 8), 9: (2, 8), 25: (8, 18), 100: (40, 61)}.items():
+            self.assertEqual(median_interval(list(range(n, 0, -1))), ranks)
+        self.assertIsNone(median_interval([1.0] * 5))
+
+    def test_values_by_turns_have_the_interval_of_their_own_ratios(self):
+        found = {}
+        for as_json in (True, False):
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                Rows("ttft", as_json).turns("case", [2, 2, 2, 2, 2, 3], "ms", "one process", [2, 1, 1, 1, 1, 1])
+            found[as_json] = out.getvalue()
+        self.assertEqual({"ratio": 2, "ratio_low": 1, "ratio_high": 3}.items() - json.loads(found[True]).items(), set())
+        self.assertIn(" 200.0% [100.0, 300.0] of one process (2.0 of 1.0)", found[False])
 
 
 class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
