@@ -23,8 +23,8 @@
  *         same bits on all tiers; but "amx" and "amx2" multiply prompts by tiles made of codes. "amx2" keeps 16 bits of
  *         both sides, except for attention weights and values, for keys that are rotated or quantized, and in steps with
  *         codes; its steps with f16 weights round nothing. "avx512vnni" rounds queries and attention weights to 16 bits of
- *         the largest of a page, where keys or values are codes of 2 or 3 bits (engine/tensor/cpu/attention/integer). With
- *         f32 weights and f32 pages no tier rounds anything.
+ *         the largest of a page for codes of 2 or 3 bits in heads of 64 n channels, but no queries for keys that it rotates
+ *         (engine/tensor/cpu/attention/integer). With f32 weights and f32 pages no tier rounds anything.
  *
  * Order: an operation is queued in a stream (engine/tensor/device.h) and may finish after the call returns. The tensors
  *         that it names (vectors, lists, rows, pages, scratch, what counts.device points to) are memory of the device,

@@ -143,7 +143,7 @@ static const struct attend_case {
     {SL_KV_F16, SL_KV_INT4, 4, 4, 96, 3, false, {150, 70, 64, 130}, {2, 1, 1, 2}, 0, true, 0},
     {SL_KV_F16, SL_KV_INT1, 8, 4, 32, 1, true, {64, 65, 127, 200}, {1, 1, 1, 3}, 0, true, 0},
     {SL_KV_F16, SL_KV_F16, 1, 1, 512, 2, true, {90}, {0}, 0, true, 0},
-    {SL_KV_F16, SL_KV_INT2, 8, 2, 64, 3, false, {200, 330}, {3, 5}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT3, 16, 1, 512, 3, false, {300}, {4}, 400, true, 0},
     {SL_KV_BF16, SL_KV_INT2, 2, 1, 256, 20, false, {140}, {1}, 0, true, 0},
     {SL_KV_F16, SL_KV_INT8, 4, 1, 128, 1, false, {700}, {10}, 0, true, 0},
     {SL_KV_F16, SL_KV_INT4, 8, 2, 128, 11, false, {600, 65}, {9, 0}, 0, true, 16},
