@@ -16,29 +16,7 @@ from pathlib import Path
 import script
 script.needs("numpy")
 import numpy as np  # noqa: E402
-
-Q, K, V = 1, 2, 3
-
-
-def values(seed, stream, shape):
-    """Multiples of 1/32 in [-4, 4): the upper 8 bits of splitmix64's finalizer."""
-    count = int(np.prod(shape))
-    with np.errstate(over="ignore"):
-        start = np.uint64((seed * 4 + stream) * 0x9E3779B97F4A7C15 % 2**64)
-        z = start + np.arange(count, dtype=np.uint64)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    return (((z >> np.uint64(56)).astype(np.int64) - 128) / 32.0).reshape(shape)
-
-
-def rotate(x, positions):
-    """RoPE: channel i and i + d/2 turn by position * 10000^(-2i/d)."""
-    half = x.shape[-1] // 2
-    angle = positions[:, None] * 10000.0 ** (-np.arange(half) / half)
-    cos, sin = np.cos(angle), np.sin(angle)
-    a, b = x[:, :half], x[:, half:]
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=1)
+from golden_methods import K, Q, TooCloseToCall, V, rotate, values  # noqa: E402
 
 
 def attention(q, k, scale, first):
@@ -48,10 +26,6 @@ def attention(q, k, scale, first):
     logits = np.where(visible, logits, -np.inf)
     e = np.exp(logits - logits.max(axis=1, keepdims=True))
     return e / e.sum(axis=1, keepdims=True)
-
-
-class TooCloseToCall(Exception):
-    pass
 
 
 def h2o_head(q, k, chunk, budget, sinks, recent, scale, slot_positions, every_chunk):

@@ -540,6 +540,13 @@ void fake_generate(struct fake_cluster *cluster, const Sluice__V1__GenerateReque
     collect(cluster, &sl_method_inference_generate, &request->base, events);
 }
 
+void fake_workers_start(const struct fake_cluster *cluster, struct fake_worker *prefill, struct fake_worker *decode) {
+    fake_worker_init(prefill, "prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL);
+    fake_worker_init(decode, "decode-0", SLUICE__V1__WORKER_ROLE__DECODE);
+    assert_int_equal(fake_worker_start(prefill, sl_coordinator_address(cluster->coordinator), NULL), SL_OK);
+    assert_int_equal(fake_worker_start(decode, sl_coordinator_address(cluster->coordinator), NULL), SL_OK);
+}
+
 void fake_events_free(struct fake_events *events) {
     for (int i = 0; i < events->n; i++) {
         sluice__v1__event__free_unpacked(events->events[i], NULL);

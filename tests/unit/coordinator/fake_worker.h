@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "coordinator/coordinator.h"
@@ -125,3 +126,16 @@ const Sluice__V1__Finished *fake_events_check(const struct fake_events *events, 
 Sluice__V1__Job *fake_call_job(struct fake_cluster *cluster, const struct sl_rpc_method *method, const char *id);
 // Wait until the job is in this state.
 void fake_await_state(struct fake_cluster *cluster, const char *id, Sluice__V1__JobState state);
+
+// Starts a prefill and a decode worker of the cluster, with their usual behavior.
+void fake_workers_start(const struct fake_cluster *cluster, struct fake_worker *prefill, struct fake_worker *decode);
+
+// Returns whether the details of a state have the text.
+static inline bool fake_events_tell(const struct fake_events *events, const char *text) {
+    bool is_told = false;
+    for (int i = 0; i < events->n; i++) {
+        const Sluice__V1__Event *event = events->events[i];
+        is_told |= event->what_case == SLUICE__V1__EVENT__WHAT_STATE && strstr(event->state->detail, text) != NULL;
+    }
+    return is_told;
+}

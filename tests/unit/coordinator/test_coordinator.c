@@ -23,12 +23,12 @@ static struct fake_worker prefill, decode, stores[2]; // stores: of the tests th
 static struct fake_events events;
 static char id[64];
 
-static void start_workers(void) {
+static void start_stores(int n) {
     struct sl_error err = {0};
-    fake_worker_init(&prefill, "prefill-0", PREFILL);
-    fake_worker_init(&decode, "decode-0", DECODE);
-    assert_int_equal(fake_worker_start(&prefill, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
-    assert_int_equal(fake_worker_start(&decode, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+    for (int i = 0; i < n; i++) {
+        fake_worker_init(&stores[i], i == 0 ? "kvstore-0" : "kvstore-1", SLUICE__V1__WORKER_ROLE__KVSTORE);
+        assert_int_equal(fake_worker_start(&stores[i], sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+    }
 }
 
 // No test here loses a worker: a machine that lets this process wait for seconds loses none either.
@@ -45,7 +45,7 @@ static int start(void **state) {
     struct sl_coordinator_config config;
     patient_config(&config);
     fake_cluster_start(&cluster, &config);
-    start_workers();
+    fake_workers_start(&cluster, &prefill, &decode);
     return 0;
 }
 
@@ -192,11 +192,7 @@ static void test_lease_is_renewed_while_the_job_runs(void **state) {
 // The second replica's leases are renewed as well, although it gets no request while the first one answers.
 static void test_remote_kvs_are_renewed_while_decode_runs_and_given_back(void **state) {
     (void)state;
-    struct sl_error err = {0};
-    for (int i = 0; i < 2; i++) {
-        fake_worker_init(&stores[i], i == 0 ? "kvstore-0" : "kvstore-1", SLUICE__V1__WORKER_ROLE__KVSTORE);
-        assert_int_equal(fake_worker_start(&stores[i], sl_coordinator_address(cluster.coordinator), &err), SL_OK);
-    }
+    start_stores(2);
     Sluice__V1__GenerateRequest request;
     fake_request(&request, 10);
     request.recipe = "place=offload/1-,retrieve=near,topk=64,replicas=2";
@@ -224,11 +220,7 @@ static void test_a_store_that_refuses_is_avoided_where_there_is_another(void **s
     (void)state;
     static const enum sl_status refusals[] = {SL_ERR_EXHAUSTED, SL_ERR_PEER_STALE};
     for (int n_stores = 1; n_stores <= 2; n_stores++) {
-        struct sl_error err = {0};
-        for (int i = 0; i < n_stores; i++) {
-            fake_worker_init(&stores[i], i == 0 ? "kvstore-0" : "kvstore-1", SLUICE__V1__WORKER_ROLE__KVSTORE);
-            assert_int_equal(fake_worker_start(&stores[i], sl_coordinator_address(cluster.coordinator), &err), SL_OK);
-        }
+        start_stores(n_stores);
         Sluice__V1__GenerateRequest request;
         fake_request(&request, 10);
         request.recipe = "place=offload/1-,retrieve=near,topk=64";
@@ -258,11 +250,7 @@ static void test_a_store_that_refuses_is_avoided_where_there_is_another(void **s
 // An address in an error's text decides nothing: a client may have put it there.
 static void test_a_store_that_only_the_words_name_is_not_avoided(void **state) {
     (void)state;
-    struct sl_error err = {0};
-    for (int i = 0; i < 2; i++) {
-        fake_worker_init(&stores[i], i == 0 ? "kvstore-0" : "kvstore-1", SLUICE__V1__WORKER_ROLE__KVSTORE);
-        assert_int_equal(fake_worker_start(&stores[i], sl_coordinator_address(cluster.coordinator), &err), SL_OK);
-    }
+    start_stores(2);
     Sluice__V1__GenerateRequest request;
     fake_request(&request, 10);
     request.recipe = "place=offload/1-,retrieve=near,topk=64";
@@ -357,7 +345,7 @@ static void test_full_queue_refuses_with_a_hint(void **state) {
     config.max_jobs = 1;
     config.max_queued = 2;
     fake_cluster_start(&cluster, &config);
-    start_workers();
+    fake_workers_start(&cluster, &prefill, &decode);
     atomic_store(&decode.decode_hangs, true);
 
     Sluice__V1__GenerateRequest request;

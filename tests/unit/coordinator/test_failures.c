@@ -133,24 +133,14 @@ static const Sluice__V1__Finished *run_job(int n_tokens, int n_expected) {
     return fake_events_check(&events, n_expected);
 }
 
-static bool was_told(const char *text) {
-    for (int i = 0; i < events.n; i++) {
-        if (events.events[i]->what_case == SLUICE__V1__EVENT__WHAT_STATE &&
-            strstr(events.events[i]->state->detail, text) != NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void test_broken_prefill_is_retried_elsewhere(void **state) {
     (void)state;
     atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_UNAVAILABLE);
     const Sluice__V1__Finished *finished = run_job(10, 10);
     assert_int_equal(finished->status_code, 0);
     assert_int_equal(finished->statistics->retries, 1);
-    assert_true(was_told("retry 1: prefill-0"));
-    assert_true(was_told("prefill-1 -> "));
+    assert_true(fake_events_tell(&events, "retry 1: prefill-0"));
+    assert_true(fake_events_tell(&events, "prefill-1 -> "));
     assert_int_equal(atomic_load(&decode[0].open_leases) + atomic_load(&decode[1].open_leases), 0);
     assert_int_equal(atomic_load(&decode[0].n_released) + atomic_load(&decode[1].n_released), 1);
     fake_events_free(&events);
@@ -169,7 +159,7 @@ static void test_decode_that_released_its_lease_is_not_to_blame(void **state) {
     const Sluice__V1__Finished *finished = run_job(10, 10);
     assert_int_equal(finished->status_code, 0);
     assert_int_equal(finished->statistics->retries, 1);
-    assert_true(was_told("prefill-1 -> decode-0"));
+    assert_true(fake_events_tell(&events, "prefill-1 -> decode-0"));
     assert_int_equal(atomic_load(&decode[0].n_released), 1);
     fake_events_free(&events);
 }
@@ -179,7 +169,7 @@ static void test_silent_prefill_is_lost_and_retried(void **state) {
     atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_SILENT);
     const Sluice__V1__Finished *finished = run_job(10, 10);
     assert_in_range(finished->statistics->retries, 1, 3); // on a busy machine the other worker may seem silent, too
-    assert_true(was_told("silent"));
+    assert_true(fake_events_tell(&events, "silent"));
     await_cancelled(&prefill[0]); // it is told to stop
     fake_events_free(&events);
 }
@@ -257,7 +247,7 @@ static void test_broken_decode_resumes_without_repeating_a_token(void **state) {
     assert_int_equal(atomic_load(&decode[1].last_said), -1);
     // The prefill call ran again: it found the stored capsule and had it shipped.
     assert_int_equal(atomic_load(&prefill[0].n_runs) + atomic_load(&prefill[1].n_runs), 2);
-    assert_true(was_told("retry 1: decode-0"));
+    assert_true(fake_events_tell(&events, "retry 1: decode-0"));
     // Five of the one that finished, three that the other told of: its tokens stay.
     assert_int_equal(finished->statistics->retrieval->fallbacks, 8);
     fake_events_free(&events);
@@ -302,7 +292,7 @@ static void test_decode_that_dies_during_prefill_aborts_it(void **state) {
     fake_watch(&cluster, id, 0, &events);
     const Sluice__V1__Finished *finished = fake_events_check(&events, 10);
     assert_int_equal(finished->statistics->retries, 1);
-    assert_true(was_told("decode-0 was lost"));
+    assert_true(fake_events_tell(&events, "decode-0 was lost"));
     await_cancelled(&prefill[0]); // which may come after the job has ended
     assert_int_equal(atomic_load(&prefill[0].n_cancelled), 1);
     fake_events_free(&events);
@@ -446,12 +436,13 @@ static void test_prefill_reads_when_the_store_has_left(void **state) {
 
     fake_watch(&cluster, first, 0, &events);
     assert_int_equal(fake_events_check(&events, 5)->status_code, 0);
-    assert_true(was_told("with the stored beginning of its prompt"));
+    assert_true(fake_events_tell(&events, "with the stored beginning of its prompt"));
     fake_events_free(&events);
     fake_watch(&cluster, id, 0, &events);
     assert_int_equal(fake_events_check(&events, 5)->status_code, 0);
-    assert_true(was_told("with the stored beginning of its prompt"));
-    assert_true(was_told("no kvstore is ready any more") && was_told("prefill-0 -> "));
+    assert_true(fake_events_tell(&events, "with the stored beginning of its prompt"));
+    assert_true(fake_events_tell(&events, "no kvstore is ready any more") &&
+                fake_events_tell(&events, "prefill-0 -> "));
     assert_int_equal(atomic_load(&decode[0].n_runs) + atomic_load(&decode[1].n_runs),
                      3); // none without prefill and store
     fake_events_free(&events);

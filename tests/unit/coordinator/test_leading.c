@@ -13,8 +13,8 @@
 #include "fake_worker.h"
 #include "proto/methods.h"
 #include "tests/unit/coordinator/election/fake_etcd.h"
+#include "tests/unit/rpc_group.h"
 
-#define PREFILL  SLUICE__V1__WORKER_ROLE__PREFILL
 #define DECODE   SLUICE__V1__WORKER_ROLE__DECODE
 #define FIRST_ID 100 // of the fake decode worker's tokens
 
@@ -31,14 +31,6 @@ static void start_coordinator(struct fake_cluster *one, bool several) {
         config.etcd_prefix = FAKE_ETCD_PREFIX;
     }
     fake_cluster_start(one, &config);
-}
-
-static void start_workers(void) {
-    struct sl_error err = {0};
-    fake_worker_init(&prefill, "prefill-0", PREFILL);
-    fake_worker_init(&decode, "decode-0", DECODE);
-    assert_int_equal(fake_worker_start(&prefill, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
-    assert_int_equal(fake_worker_start(&decode, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
 }
 
 static void stop_workers(void) {
@@ -146,7 +138,7 @@ static void test_a_coordinator_that_is_refused_stops_leading(void **state) {
     struct sl_error err = {0};
     fake_etcd_start(etcd_list);
     start_coordinator(&cluster, true);
-    start_workers();
+    fake_workers_start(&cluster, &prefill, &decode);
     int64_t term = wait_until_it_leads(&cluster, true);
     atomic_store(&decode.guard_term, term + 1); // it has heard of another one
     give_the_key_to_another();
@@ -196,7 +188,7 @@ static void test_a_coordinator_that_hears_of_a_newer_term_asks_etcd(void **state
     char leader[128];
     fake_etcd_start(etcd_list);
     start_coordinator(&cluster, true);
-    start_workers();
+    fake_workers_start(&cluster, &prefill, &decode);
     int64_t term = wait_until_it_leads(&cluster, true);
     const int n_before = calls_of_etcd();
     int64_t end_ns = sl_deadline_in_ms(1000);
@@ -225,7 +217,7 @@ static void test_a_worker_that_lies_about_terms_is_avoided(void **state) {
     struct fake_worker honest;
     fake_etcd_start(etcd_list);
     start_coordinator(&cluster, true);
-    start_workers();
+    fake_workers_start(&cluster, &prefill, &decode);
     fake_worker_init(&honest, "decode-1", DECODE);
     assert_int_equal(fake_worker_start(&honest, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
     int64_t term = wait_until_it_leads(&cluster, true);
@@ -248,7 +240,7 @@ static void test_a_worker_that_lies_about_terms_is_avoided(void **state) {
 static void test_a_job_goes_on_behind_what_was_delivered(void **state) {
     (void)state;
     start_coordinator(&cluster, false);
-    start_workers();
+    fake_workers_start(&cluster, &prefill, &decode);
     int32_t ids[] = {FIRST_ID, FIRST_ID + 1, FIRST_ID + 2};
     Sluice__V1__TokenIds delivered = SLUICE__V1__TOKEN_IDS__INIT;
     Sluice__V1__Resumption resumption = SLUICE__V1__RESUMPTION__INIT;
@@ -309,18 +301,6 @@ static void test_a_job_goes_on_behind_what_was_delivered(void **state) {
     fake_events_free(&events);
     stop_workers();
     fake_cluster_stop(&cluster);
-}
-
-static int start_rpc(void **state) {
-    (void)state;
-    sl_rpc_init();
-    return 0;
-}
-
-static int stop_rpc(void **state) {
-    (void)state;
-    sl_rpc_shutdown();
-    return 0;
 }
 
 int main(void) {

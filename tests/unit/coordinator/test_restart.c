@@ -17,9 +17,6 @@
 #include "proto/methods.h"
 #include "tests/unit/temp_folder.h"
 
-#define PREFILL SLUICE__V1__WORKER_ROLE__PREFILL
-#define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
-
 static struct temp_folder folder;
 static struct fake_cluster cluster;
 static struct fake_worker prefill, decode;
@@ -27,21 +24,13 @@ static struct fake_events events, before;
 static struct sl_coordinator_config config;
 static char id[64];
 
-static void start_workers(void) {
-    struct sl_error err = {0};
-    fake_worker_init(&prefill, "prefill-0", PREFILL);
-    fake_worker_init(&decode, "decode-0", DECODE);
-    assert_int_equal(fake_worker_start(&prefill, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
-    assert_int_equal(fake_worker_start(&decode, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
-}
-
 static int start(void **state) {
     (void)state;
     folder = temp_folder_create();
     fake_cluster_config(&config);
     config.state_dir = folder.path;
     fake_cluster_start(&cluster, &config);
-    start_workers();
+    fake_workers_start(&cluster, &prefill, &decode);
     return 0;
 }
 
@@ -90,7 +79,7 @@ static void test_restart_goes_on_behind_what_was_seen(void **state) {
     fake_submit(&cluster, &request, again);
     assert_string_equal(again, id); // its key is known
     sl_sleep_ms(2 * FAKE_WAIT_MS);  // workers that come later than new jobs would wait
-    start_workers();
+    fake_workers_start(&cluster, &prefill, &decode);
     fake_watch(&cluster, id, 1, &events);
     assert_int_equal(events.status, SL_OK);
     assert_int_equal(fake_events_check(&events, 400)->status_code, 0);

@@ -20,6 +20,7 @@
 #include "client/libsluice/sluice.h"
 #include "proto/methods.h"
 #include "net/rpc/rpc.h"
+#include "tests/unit/rpc_group.h"
 
 #define N_TOKENS 12
 #define BREAK_AT 5
@@ -422,19 +423,6 @@ static void test_addresses_are_checked(void **state) {
         assert_int_equal(sl_client_connect(wrong[i], NULL, &client, NULL), SL_ERR_INVALID);
     }
     assert_null(client);
-}
-
-static int start_rpc(void **state) {
-    (void)state;
-    sl_log_configure("error", NULL);
-    sl_rpc_init();
-    return 0;
-}
-
-static int stop_rpc(void **state) {
-    (void)state;
-    sl_rpc_shutdown();
-    return 0;
 }
 
 int main(void) {

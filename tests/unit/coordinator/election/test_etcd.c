@@ -19,6 +19,7 @@
 #include "proto/methods.h"
 #include "net/rpc/rpc.h"
 #include "tests/unit/coordinator/election/fake_etcd.h"
+#include "tests/unit/rpc_group.h"
 
 // ---- replies ---------------------------------------------------------------------------------------------------------
 
@@ -218,19 +219,6 @@ static void test_options_are_checked(void **state) {
     tls.certificate = tls.key = tls.ca;
     assert_int_equal(sl_election_create("a:1", "/sluice", &tls, &election, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "/nowhere/ca.pem"));
-}
-
-static int start_rpc(void **state) {
-    (void)state;
-    sl_log_configure("error", NULL);
-    sl_rpc_init();
-    return 0;
-}
-
-static int stop_rpc(void **state) {
-    (void)state;
-    sl_rpc_shutdown();
-    return 0;
 }
 
 int main(void) {

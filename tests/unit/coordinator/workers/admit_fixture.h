@@ -9,6 +9,7 @@
 #include "base/version.h"
 #include "coordinator/workers/admit.h"
 #include "net/rpc/rpc.h"
+#include "tests/unit/rpc_group.h"
 
 static const struct sl_avoid none;
 
@@ -67,16 +68,4 @@ static inline enum sl_status claim(struct fixture *f, struct sl_queue_place *pla
                                    struct sl_claim *claim_out, struct sl_error *err) {
     const struct sl_claim_spec spec = {.demand = demand, .avoid = &none};
     return sl_admission_claim(f->admission, place, &spec, 20, claim_out, err);
-}
-
-static inline int start_rpc(void **state) {
-    (void)state;
-    sl_rpc_init();
-    return 0;
-}
-
-static inline int stop_rpc(void **state) {
-    (void)state;
-    sl_rpc_shutdown();
-    return 0;
 }

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/version.h"
 #include "coordinator/workers/registry.h"
+#include "tests/unit/rpc_group.h"
 
 #define MODEL 0x1234567890abcdefULL
 #define MS    SL_NS_PER_MS
@@ -425,18 +426,6 @@ static void test_registry_is_bounded_and_forgets_the_lost(void **state) {
     assert_true(n_reports <= 1);
     free(reports);
     sl_registry_destroy(&registry);
-}
-
-static int start_rpc(void **state) {
-    (void)state;
-    sl_rpc_init();
-    return 0;
-}
-
-static int stop_rpc(void **state) {
-    (void)state;
-    sl_rpc_shutdown();
-    return 0;
 }
 
 int main(void) {
