@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/options/program.h"
 
+#include <sched.h>
 #include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/descriptors.h"
 #include "base/heap.h"
 #include "base/options/environment.h"
+
+#define SLICE_NS 100000 // the shortest that Linux has
 
 static void complain(const struct sl_program *program, const struct sl_error *err) {
     if (sl_log_is_json()) {
@@ -23,6 +28,25 @@ static void warn(const char *program, const char *text) {
 // Returns false if --help could not be written: a full disk must not look like success.
 static bool written(void) {
     return fflush(stdout) == 0 && !ferror(stdout);
+}
+
+/*
+ * Shortens the time slices of this process's threads, which inherit them: most relay a message and wait again. Linux lets the thread that
+ * runs end its slice before one that wakes, unless that one has a shorter slice. Without effect before Linux 6.12.
+ */
+static void shorten_time_slices(void) {
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t slice_ns, deadline_ns, period_ns;
+    } own; // the kernel's struct sched_attr, which not all C libraries have
+    if (syscall(SYS_sched_getattr, 0, &own, sizeof own, 0) == 0 && own.policy == SCHED_OTHER) {
+        own.flags = 0;
+        own.slice_ns = SLICE_NS;
+        (void)syscall(SYS_sched_setattr, 0, &own, 0); // only slower without it
+    }
 }
 
 bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,
@@ -43,6 +67,7 @@ bool sl_program_begin(const struct sl_program *program, int argc, char **argv, v
         sl_environment_check(warn, program->name);
         sl_descriptors_raise();
         sl_heap_limit();
+        shorten_time_slices();
     }
     if (status != SL_OK) {
         complain(program, &err);
