@@ -39,13 +39,13 @@ static const struct sl_loss losses[] = {
     {"full,format=int8", 1024, "SmolLM2-135M", 3.3, 0.0, 7.2},
     {"full,format=int4", 1024, "SmolLM2-135M", 4.0, 0.6, 8.0},
     {"full,format=int4", 2048, "Qwen2.5-Coder-1.5B", 1.1, -1.1, 3.3},
-    {"full,format=int4", 8192, "Qwen2.5-Coder-1.5B", 3.8, -1.0, 9.5},
+    {"full,format=int4", 8192, "Qwen2.5-Coder-1.5B", 2.0, -1.3, 6.0},
     {"kvzip,heads=pages,budget=0.56,format=int4", 1024, "SmolLM2-135M", 3.9, -0.7, 8.7},
     {"kvzip,heads=pages,budget=0.56,format=int4", 2048, "Qwen2.5-Coder-1.5B", 1.7, -1.0, 4.3},
-    {"kvzip,heads=pages,budget=0.56,format=int4", 8192, "Qwen2.5-Coder-1.5B", 4.8, 0.0, 10.5},
+    {"kvzip,heads=pages,budget=0.56,format=int4", 8192, "Qwen2.5-Coder-1.5B", 3.4, -0.1, 7.8},
     {"kvzip,heads=pages,budget=0.33,format=int4", 1024, "SmolLM2-135M", 7.0, 1.1, 13.6},
     {"kvzip,heads=pages,budget=0.33,format=int4", 2048, "Qwen2.5-Coder-1.5B", 4.1, 0.4, 8.3},
-    {"kvzip,heads=pages,budget=0.33,format=int4", 8192, "Qwen2.5-Coder-1.5B", 21.1, 11.7, 31.4},
+    {"kvzip,heads=pages,budget=0.33,format=int4", 8192, "Qwen2.5-Coder-1.5B", 16.7, 9.0, 24.8},
     {"kvzip,heads=pages,budget=0.2,format=int4", 1024, "SmolLM2-135M", 8.7, 3.0, 14.6},
 };
 
