@@ -32,9 +32,6 @@
 // --- recipe.c
 
 extern const struct sl_recipe sl_recipe_default;
-static inline struct sl_recipe sl_recipe_defaults(void) {
-    return sl_recipe_default;
-}
 
 // --- values and their text
 

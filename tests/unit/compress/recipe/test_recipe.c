@@ -20,7 +20,7 @@ static void test_recipe_parses_every_axis_of_eviction(void **state) {
                       "budget=512,layers=pyramid,exempt=0-2+5+last,heads=layer,when=chunk+end+step,"
                       "evicted=drop,format=f16/0-1:bf16/2-:f32/-3:bf16,place=resident,"
                       "positions=slot,chunk=1024");
-    struct sl_recipe expected = sl_recipe_defaults();
+    struct sl_recipe expected = sl_recipe_default;
     expected.score = SL_SCORE_MAS;
     expected.value = SL_VALUE_FASTCAOTE;
     expected.sinks = 4;
@@ -45,7 +45,7 @@ static void test_recipe_parses_every_axis_of_eviction(void **state) {
 
     r = parsed_recipe(
         "score=snapkv,value=caote-heads,scope=recent:64,window=48,pool=avg:5,budget=0.5,heads=adaptive,when=end");
-    expected = sl_recipe_defaults();
+    expected = sl_recipe_default;
     expected.score = SL_SCORE_SNAPKV;
     expected.value = SL_VALUE_CAOTE_HEADS;
     expected.recent.slots = 64;
@@ -73,7 +73,7 @@ static void test_recipe_parses_every_axis_of_eviction(void **state) {
 static void test_recipe_parses_every_axis_of_retrieval(void **state) {
     (void)state;
     struct sl_recipe r = parsed_recipe("place=offload/1+3-5+9-,scope=sinks:8+recent:56,topk=64,channels=4,bits=4");
-    struct sl_recipe expected = sl_recipe_defaults();
+    struct sl_recipe expected = sl_recipe_default;
     expected.offload.bits[0] = 0x3a;
     expected.offload_from = 9;
     expected.sinks = 8;
@@ -131,7 +131,7 @@ static void test_recipe_thins_the_layers_that_it_offloads(void **state) {
 
 static void test_recipe_defaults_are_full(void **state) {
     (void)state;
-    struct sl_recipe full = parsed_recipe("full"), defaults = sl_recipe_defaults();
+    struct sl_recipe full = parsed_recipe("full"), defaults = sl_recipe_default;
     assert_recipe_equal(&full, &defaults);
     assert_int_equal(full.score, SL_SCORE_NONE);
     assert_int_equal(full.format, SL_KV_F16);
@@ -353,7 +353,7 @@ static void random_formats(struct sl_recipe *r) {
 
 // Values that the axes can have; sl_recipe_check() chooses among their combinations.
 static struct sl_recipe random_recipe(void) {
-    struct sl_recipe r = sl_recipe_defaults();
+    struct sl_recipe r = sl_recipe_default;
     random_formats(&r);
     r.positions = (enum sl_position_mode)(rand() % 2);
     r.chunk_tokens = 64 * (1 + rand() % 128);
