@@ -81,7 +81,7 @@ static enum sl_status open_restored(struct sl_offload *offload, struct sl_store_
                     (ProtobufCMessage **)&link->remote_kv, err));
         if (link->remote_kv->restore_ms <= 0 || request->wait_ms < 0) {
             const int64_t waited_ns = sl_now_ns() - began_ns, last_ms = link->remote_kv->waited_ms;
-            const bool is_less = i == 0 && last_ms < waited_ns / SL_NS_PER_MS; // the store cannot have waited longer
+            const bool is_less = i == 0 && last_ms <= waited_ns / SL_NS_PER_MS; // the store cannot have waited longer
             offload->restore_ns += !is_less ? waited_ns : last_ms > 0 ? last_ms * SL_NS_PER_MS : 0;
             return SL_OK;
         }
