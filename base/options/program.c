@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/options/program.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -45,7 +47,9 @@ static void shorten_time_slices(void) {
     if (syscall(SYS_sched_getattr, 0, &own, sizeof own, 0) == 0 && own.policy == SCHED_OTHER) {
         own.flags = 0;
         own.slice_ns = SLICE_NS;
-        (void)syscall(SYS_sched_setattr, 0, &own, 0); // only slower without it
+        if (syscall(SYS_sched_setattr, 0, &own, 0) != 0) {
+            sl_log_info("main", "no short time slices, so answers may come later: %s", strerror(errno));
+        }
     }
 }
 
