@@ -17,6 +17,7 @@ static double ms_between(int64_t from_ns, int64_t to_ns) {
 
 // Locks the statistics, without those of an earlier attempt: the caller says how this one began, and unlocks.
 static Sluice__V1__Statistics *begin_statistics(const struct sl_run_report *report, struct sl_job *job) {
+    static const Sluice__V1__Statistics nothing = SLUICE__V1__STATISTICS__INIT;
     Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
     statistics->queue_ms = ms_between(job->spec.submitted_ns, report->admitted_ns);
     statistics->prefill_ms = statistics->ship_ms = statistics->restore_ms = statistics->slots_per_head = 0;
@@ -24,6 +25,9 @@ static Sluice__V1__Statistics *begin_statistics(const struct sl_run_report *repo
     statistics->kept = statistics->kept_state = SLUICE__V1__KEPT__KEPT_NOT_SAID;
     statistics->not_cached = SLUICE__V1__NOT_CACHED__NOT_CACHED_NOT_SAID;
     statistics->not_joined = job->spec.not_joined;
+    sl_job_set_transport(job, nothing.transport);
+    sl_job_set_errors(job, &nothing);
+    sl_job_set_offloaded(job, &nothing);
     return statistics;
 }
 

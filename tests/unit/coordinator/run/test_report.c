@@ -28,6 +28,16 @@ static struct sl_job *make_job(void) {
 static void read_prompt(struct sl_run_report *report, struct sl_job *job, bool is_told) {
     Sluice__V1__Statistics told = SLUICE__V1__STATISTICS__INIT;
     Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
+    Sluice__V1__Retrieval retrieval = SLUICE__V1__RETRIEVAL__INIT;
+    Sluice__V1__ErrorEstimates errors = SLUICE__V1__ERROR_ESTIMATES__INIT; // of one layer
+    float share = 0.5f;
+    int64_t n_rows = 1;
+    told.transport = (char *)"put/shm";
+    told.retrieval = &retrieval;
+    told.errors = &errors;
+    errors.n_evicted_attention = errors.n_evicting_rows = errors.n_key_error = errors.n_value_error = 1;
+    errors.evicted_attention = errors.key_error = errors.value_error = &share;
+    errors.evicting_rows = &n_rows;
     told.queue_ms = 1e6;
     told.restore_ms = 2e6;
     told.n_reused_tokens = 64;
@@ -49,6 +59,8 @@ static void assert_nothing_of_prefill(const Sluice__V1__Statistics *statistics) 
     assert_true(statistics->queue_ms < 1e6 && statistics->restore_ms == 0);
     assert_true(statistics->slots_per_head == 0 && statistics->slots_evicted == 0 && statistics->slots_merged == 0);
     assert_true(statistics->kept == 0 && statistics->kept_state == 0 && statistics->not_cached == 0);
+    assert_true(statistics->retrieval == NULL && statistics->errors == NULL);
+    assert_string_equal(statistics->transport, "");
 }
 
 static void test_statistics_are_those_of_the_last_attempt(void **state) {
@@ -62,6 +74,8 @@ static void test_statistics_are_those_of_the_last_attempt(void **state) {
         assert_true(statistics->queue_ms >= 1e6 && statistics->queue_ms < 2e6);
         assert_true(statistics->restore_ms == 2e6 && statistics->capsule_bytes == 5000);
         assert_int_equal(statistics->prefill_peak_bytes, 6000);
+        assert_true(statistics->retrieval != NULL && statistics->errors != NULL);
+        assert_string_equal(statistics->transport, "put/shm");
         sl_run_report_retry(&report, job);
     }
     read_prompt(&report, job, false); // its worker tells nothing
