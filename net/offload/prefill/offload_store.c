@@ -8,11 +8,12 @@
 #include "net/offload/prefill/offload_internal.h"
 #include "proto/methods.h"
 
-#define CALL_MS    2000
-#define AWAIT_MS   5000 // for AwaitAnnex, which a store answers within a second in any case
-#define RELEASE_MS 500
-#define LOOK_MS    50  // between polls whether the job has ended
-#define AGAIN_MS   200 // between questions whether a document is back
+#define CALL_MS      2000
+#define AWAIT_MS     5000 // for AwaitAnnex, which a store answers within a second in any case
+#define RELEASE_MS   500
+#define LEASE_MIN_MS 100 // a shorter lease would be renewed without a pause; a store's is 200 at least (--lease)
+#define LOOK_MS      50  // between polls whether the job has ended
+#define AGAIN_MS     200 // between questions whether a document is back
 
 enum sl_status sl_store_link_fail(const struct sl_store_link *link, enum sl_status status, const struct sl_error *why,
                                   struct sl_error *err) {
@@ -60,8 +61,9 @@ static enum sl_status check_remote_kv(const struct sl_offload *offload, const st
                                       struct sl_error *err) {
     const Sluice__V1__Annex *remote_kv = link->remote_kv;
     int64_t n = remote_kv->n_tokens;
-    if (n < 0 || n > offload->n_slots || (n < offload->n_slots && n % SL_PAGE_SLOTS != 0) || remote_kv->lease_ms < 1 ||
-        remote_kv->window.len == 0 || remote_kv->window.len > SL_TICKET_MAX_BYTES) {
+    if (n < 0 || n > offload->n_slots || (n < offload->n_slots && n % SL_PAGE_SLOTS != 0) ||
+        remote_kv->lease_ms < LEASE_MIN_MS || remote_kv->window.len == 0 ||
+        remote_kv->window.len > SL_TICKET_MAX_BYTES) {
         struct sl_error why;
         sl_fail(&why, SL_ERR_PEER_CORRUPT, "it describes an impossible remote KV");
         return sl_store_link_fail(link, why.status, &why, err);
@@ -69,8 +71,8 @@ static enum sl_status check_remote_kv(const struct sl_offload *offload, const st
     return SL_OK;
 }
 
-// Opens the remote KV. If the store reads the prompt's document back from its disk, asks again, until reading the prompt would
-// have been faster; then takes what the store has.
+// Opens the remote KV. If the store reads the prompt's document back from its disk, asks again, until reading the
+// prompt would have been faster; then takes what the store has.
 static enum sl_status open_restored(struct sl_offload *offload, struct sl_store_link *link,
                                     Sluice__V1__OpenAnnexRequest *request, struct sl_error *err) {
     const int64_t began_ns = sl_now_ns();

@@ -128,7 +128,7 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
     Sluice__V1__Annex reply = SLUICE__V1__ANNEX__INIT;
     reply.annex_id = (uint64_t)(remote_kv - store->remote_kvs);
     reply.lease_id = lease_id;
-    reply.lease_ms = FAKE_LEASE_MS;
+    reply.lease_ms = store->lease_ms;
     reply.n_tokens = n_tokens;
     reply.waited_ms = store->waited_ms;
     reply.fabric_address = (char *)sl_fabric_address(store->fabric);
@@ -286,7 +286,7 @@ static const struct sl_rpc_service store_service = {"sluice.v1.Store", methods, 
 
 void fake_store_start(struct fake_store *store, const char *transport, const struct sl_page_layout *work,
                       size_t bytes) {
-    *store = (struct fake_store){.work = *work};
+    *store = (struct fake_store){.work = *work, .lease_ms = FAKE_LEASE_MS};
     pthread_mutex_init(&store->mutex, NULL);
     sl_cond_init(&store->changed);
     struct sl_error err = {0};

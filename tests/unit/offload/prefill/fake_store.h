@@ -53,6 +53,7 @@ struct fake_store {
     bool one_at_a_time;               // a grant is refused while something granted has not arrived
     int n_refused;                    // such grants
     bool says_exists;                 // OpenAnnex is answered by what is none of its answers
+    int64_t lease_ms;                 // of its remote KVs
     int n_restoring;                  // calls of OpenAnnex that say that the document is read back
     int64_t wait_ms;                  // of the last call
     int64_t waited_ms;                // as the reply says
