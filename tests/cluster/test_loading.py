@@ -186,6 +186,18 @@ def test_no_control_characters_without_a_terminal_or_for_programs():
             assert n_least <= len(lines) <= n_most, run.stderr
 
 
+def test_a_signal_ends_the_loading_before_the_first_line_is_answered():
+    with place() as (model, env):
+        words = [SLUICE, "run", "--local", "--jsonl", "--model", model, "--weights", "int4", "--arena", "32M", "--threads", "1", "--private-weights"]
+        with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+            run.stdin.write('{"prompt": "a b", "max_tokens": 1}\n')
+            run.stdin.flush()
+            time.sleep(0.6 * SLOW)
+            run.send_signal(signal.SIGINT)
+            said = run.communicate()
+        assert (run.returncode, *said) == (4, "", "sluice run: stopped while the model was loaded\n"), (run.returncode, said)
+
+
 def test_processes_that_are_waited_for_are_named():
     """A worker that takes seconds to start, beside a model that takes none."""
     with tempfile.TemporaryDirectory(prefix="sluice-loading-") as folder:

@@ -197,22 +197,24 @@ static enum sl_status check_jsonl(const struct run_config *config, struct sl_err
 }
 
 static enum sl_status run_jsonl(const struct run_config *config, struct sl_error *err) {
+    struct sl_signals signals;
     struct sl_jsonl_config jsonl = {.local = {.model_dir = config->cluster.model,
                                               .device = config->cluster.device,
                                               .share_weights = !config->private_weights,
                                               .ranks = (int)config->cluster.ranks,
                                               .threads = (int)config->threads,
-                                              .shared_prefix_bytes = shared_prefix_bytes()},
+                                              .shared_prefix_bytes = shared_prefix_bytes(),
+                                              .loading_fn = sl_signals_loading,
+                                              .loading_arg = &signals},
                                     .weights = config->cluster.weights,
                                     .deadline_ms = config->request.deadline_ms,
+                                    .signals = &signals,
                                     .in = STDIN_FILENO,
                                     .out = stdout};
-    struct sl_signals signals;
     SL_TRY(check_jsonl(config, err));
     SL_TRY(sl_weight_format_parse(jsonl.weights, &jsonl.local.weights, err));
     SL_TRY(sl_local_arena_parse(config->cluster.arena, &jsonl.local.arena_bytes, err));
     SL_TRY(sl_signals_init(&signals, err));
-    jsonl.signals = &signals;
     enum sl_status status = sl_jsonl_run(&jsonl, err);
     sl_signals_cleanup(&signals);
     return status;
