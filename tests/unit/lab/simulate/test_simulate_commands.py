@@ -161,6 +161,17 @@ class Commands(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertRegex(done.stderr, f"{re.escape(path)}: cannot be written: .*{says}")
 
+    def test_calibrate_keeps_the_old_table_when_it_is_stopped_or_fails(self):
+        path = self.write("old", "of before")
+        names = os.listdir(self.folder.name)
+        for words, code, says in ((["--time-limit", "1ms"], 0, "stopped at --time-limit"), (["--recipe", "nonsense"], 2, "nonsense")):
+            done = run("bench", "calibrate", "-m", MODEL, "--contexts", "64", "--batches", "1", "--link", "10", "-o", path, *words)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(says, done.stderr)
+            with open(path) as file:
+                self.assertEqual(file.read(), "of before")
+            self.assertEqual(os.listdir(self.folder.name), names)
+
     def test_what_calibrate_writes_can_be_simulated(self):
         path = os.path.join(self.folder.name, "made")
         done = run("bench", "calibrate", "-m", MODEL, "--contexts", "64,256", "--batches", "1,2", "--link", "10", "-o", path, "--json")
