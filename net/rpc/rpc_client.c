@@ -2,18 +2,19 @@
 /*
  * Purpose: calls to other processes: one reply, or a stream of them.
  *
- * Design: a unary call is one batch of all its operations and one wait. A stream has two tags.
- *         One covers everything but the messages, and completes with the status. The other is a read that is always
- *         posted ahead, so that waiting for it can time out without losing a message. The polling thread posts the next
- *         one while few messages wait, so that a busy reader takes those of a burst at one wake. Calls fail at once (UNAVAILABLE)
- *         while the peer refuses connections; channels come back within a second. With a parent, gRPC itself makes the
- *         deadline the smaller one and cancels the child with the parent. In distributions' builds, gRPC's timers use the time of day: a clock that is set
- *         back by an hour stops them for an hour. So a call is also ended by our own deadline, and a channel that fails
- *         is told to try again.
+ * Design: a unary call is one batch of all its operations and one wait. A stream has two tags. One covers everything
+ *         but the messages, and completes with the status. The other is a read that is always posted ahead, so that
+ *         waiting for it can time out without losing a message. The polling thread posts the next one while few
+ *         messages wait, so that a busy reader takes those of a burst at one wake. If there are lists of revoked
+ *         servers, the metadata are a batch of their own: after that the server can be checked. Calls fail at once
+ *         (UNAVAILABLE) while the peer refuses connections; channels come back within a second. With a parent, gRPC
+ *         itself makes the deadline the smaller one and cancels the child with the parent. In distributions' builds,
+ *         gRPC's timers use the time of day: a clock that is set back by an hour stops them for an hour. So a call is
+ *         also ended by our own deadline, and a channel that fails is told to try again.
  *
- * Invariants of a stream: `landing` is gRPC's while is_reading; once a read has brought no message none is posted again,
- *         and the status follows. n_pending counts the tags under way, and threads that start one; a closed stream is
- *         freed at zero.
+ * Invariants of a stream: `landing` is gRPC's while is_reading; once a read has brought no message none is posted
+ *         again, and the status follows. n_pending counts the tags under way, and threads that start one; a closed
+ *         stream is freed at zero.
  */
 #include <grpc/byte_buffer.h>
 #include <limits.h>
@@ -88,8 +89,8 @@ static bool outcome_begins(const struct outcome *outcome, const char *words) {
            memcmp(GRPC_SLICE_START_PTR(outcome->details), words, strlen(words)) == 0;
 }
 
-// Returns true if the server does not have the method. Its text then names the service. An HTTP server without gRPC answers
-// with an HTTP status, which gRPC's text quotes.
+// Returns true if the server does not have the method. Its text then names the service. An HTTP server without gRPC
+// answers with an HTTP status, which gRPC's text quotes.
 static bool is_unknown_method(const struct outcome *outcome) {
     static const char no_grpc[] = "http2 header";
     const char *service = outcome->method->path + 1;
@@ -112,7 +113,8 @@ static void add_reason(const struct outcome *outcome, struct sl_error *err) {
 
 static enum sl_status describe_outcome(const struct outcome *outcome, struct sl_error *err) {
     const enum sl_status status = sl_rpc_status_of_code((int)outcome->code);
-    // gRPC's text does not tell why. A server that is lost while another one's connection is closed so counts as this, too.
+    // gRPC's text does not tell why. A server that is lost while another one's connection is closed so counts as this,
+    // too.
     const bool is_cut = (status == SL_ERR_PEER_LOST || status == SL_ERR_INTERNAL) &&
                         sl_rpc_headers_count_cut() != outcome->n_cut_before;
     SL_FAIL_IF(is_cut, err, SL_ERR_EXHAUSTED, "the connection was closed: a reply has more than %d MiB",
@@ -171,8 +173,8 @@ struct server {
     uint64_t edition; // of the revocation lists by which it was checked; 0: there are none
 };
 
-// Ends a call whose server was revoked since it was authenticated, as if it was lost. Call it when gRPC has connected the
-// call: its metadata were sent, or a message has come.
+// Ends a call whose server was revoked since it was authenticated, as if it was lost. Call it when gRPC has connected
+// the call: its metadata were sent, or a message has come.
 SL_APART static void end_if_revoked(void *arg) {
     struct server *server = arg;
     const uint64_t edition = sl_rpc_credentials_edition(server->credentials);
