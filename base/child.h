@@ -39,7 +39,8 @@ struct sl_child {
 // Finds a program in the folders of PATH. False: none has it.
 bool sl_child_find(const char *program, char path_out[PATH_MAX]);
 
-// Has the kernel kill this process, a child after fork(), when its parent exits for any reason. False: the parent has exited already.
+// Has the kernel kill this process, a child after fork(), when its parent exits for any reason. False: the parent has
+// exited already.
 bool sl_child_dies_with(pid_t parent);
 
 // Starts argv[0], a path. The caller cleans up with sl_child_cleanup() after the child has ended.

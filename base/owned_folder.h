@@ -14,12 +14,13 @@ struct sl_owned_folder {
     bool may_be_made; // where it, or "owner", is missing
 };
 
-// Opens the folder, or makes it for this user alone, but not its parents. disk: the file system on which this process used it
-// before; 0: it did not. If another one is there now, nothing is made, neither the folder nor "owner", so that no other disk
-// is filled. SL_ERR_INVALID, SL_ERR_IO name it and the remedy; then nothing is left to close.
+// Opens the folder, or makes it for this user alone, but not its parents. disk: the file system on which this process
+// used it before; 0: it did not. If another one is there now, nothing is made, neither the folder nor "owner", so that
+// no other disk is filled. SL_ERR_INVALID, SL_ERR_IO name it and the remedy; then nothing is left to close.
 enum sl_status sl_owned_folder_open(const char *option, const char *path, dev_t disk,
                                     struct sl_owned_folder *folder_out, struct sl_error *err);
-// Locks it; on failure it stays open. user: who uses such a folder, for the error: "store". SL_ERR_IO, SL_ERR_PRECONDITION.
+// Locks it; on failure it stays open. user: who uses such a folder, for the error: "store". SL_ERR_IO,
+// SL_ERR_PRECONDITION.
 enum sl_status sl_owned_folder_lock(struct sl_owned_folder *folder, const char *user, struct sl_error *err);
 // Fails with errno's text.
 enum sl_status sl_owned_folder_fail(const struct sl_owned_folder *folder, struct sl_error *err);

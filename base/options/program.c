@@ -33,8 +33,9 @@ static bool written(void) {
 }
 
 /*
- * Shortens the time slices of this process's threads, which inherit them: most relay a message and wait again. Linux lets the thread that
- * runs end its slice before one that wakes, unless that one has a shorter slice. Without effect before Linux 6.12.
+ * Shortens the time slices of this process's threads, which inherit them: most relay a message and wait again. Linux
+ * lets the thread that runs end its slice before one that wakes, unless that one has a shorter slice. Without effect
+ * before Linux 6.12.
  */
 static void shorten_time_slices(void) {
     struct {

@@ -2,8 +2,8 @@
 /*
  * Purpose: code that the commands of the `sluice` tool share: exit codes, common options, signals, the connection.
  *
- * To add a command: write `int sl_command_<name>(int argc, char **argv)` in a file of client/cli/commands/ and give it a row in
- * the table of client/sluice/main.c. argv[0] is the command's name. Return an exit code (base/options/exit.h).
+ * To add a command: write `int sl_command_<name>(int argc, char **argv)` in a file of client/cli/commands/ and give it
+ * a row in the table of client/sluice/main.c. argv[0] is the command's name. Return an exit code (base/options/exit.h).
  */
 #pragma once
 
@@ -47,7 +47,8 @@ struct sl_tool_config {
                       SL_FIELD(sl_tool_config, timeout_ms), 1, 86400000),                                              \
         SL_LOCAL_TOOL_OPTIONS
 
-// A member of a command's struct sl_program: it takes n arguments. Without an epilog, its help ends with the exit codes.
+// A member of a command's struct sl_program: it takes n arguments. Without an epilog, its help ends with the exit
+// codes.
 #define SL_ARGUMENTS(n) .n_arguments_min = (n), .n_arguments_max = (n)
 
 /*
@@ -65,8 +66,8 @@ int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *c
 int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config,
                 enum sl_status (*ask_fn)(struct sl_client *client, void *config, struct sl_error *err));
 
-// Define the function of a command that is one sl_tool_run() or sl_tool_ask(). type: the struct of its configuration. Members
-// that differ from 0 may follow; SL_WITH_SIGNALS: a signal stops it, instead of ending the process.
+// Define the function of a command that is one sl_tool_run() or sl_tool_ask(). type: the struct of its configuration.
+// Members that differ from 0 may follow; SL_WITH_SIGNALS: a signal stops it, instead of ending the process.
 #define SL_COMMAND_RUN(name, type, program, run_fn, ...)                                                               \
     int name(int argc, char **argv) {                                                                                  \
         struct type config = {__VA_ARGS__};                                                                            \
@@ -124,12 +125,13 @@ enum sl_status sl_signals_add_screen(struct sl_signals *signals, struct sl_error
 int sl_signals_received(struct sl_signals *signals); // number so far
 // Returns SL_ERR_CANCELLED after a signal; err may be NULL
 enum sl_status sl_signals_check(struct sl_signals *signals, struct sl_error *err);
-// Lets a model be loaded until a signal has come: a sl_loading_fn (engine/runtime/loading.h), whose arg is the signals or NULL.
+// Lets a model be loaded until a signal has come: a sl_loading_fn (engine/runtime/loading.h), whose arg is the signals
+// or NULL.
 bool sl_signals_loading(void *arg, size_t done_bytes, size_t total_bytes);
 void sl_signals_cleanup(struct sl_signals *signals);
 
-// Prints text that a model wrote, at once; to a terminal without control characters: a document could make the model write
-// some that command the terminal. False: it cannot be written.
+// Prints text that a model wrote, at once; to a terminal without control characters: a document could make the model
+// write some that command the terminal. False: it cannot be written.
 bool sl_answer_print(const char *text, FILE *file);
 
 // Returns the columns of fd's terminal; 0 when it is not a terminal.

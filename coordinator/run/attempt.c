@@ -326,7 +326,8 @@ static enum sl_status restore(struct sl_run *run, struct sl_error *err) {
 
 /*
  * Returns how many tokens the next worker replays: those that clients have, without the last one if it may have ended
- * the job before the lost worker could report that. The next worker samples that token again and decides whether to stop.
+ * the job before the lost worker could report that. The next worker samples that token again and decides whether to
+ * stop.
  */
 static int64_t count_resumed(const struct sl_run *run) {
     const struct sl_job *job = run->job;
@@ -375,8 +376,8 @@ static enum sl_status hear_decode(struct sl_run *run, const Sluice__V1__DecodeEv
 }
 
 /*
- * Chooses the store from which the decode worker takes the beginning of the prompt; "" in other modes. SL_ERR_PRECONDITION: no store
- * is ready now, and the next attempt reads the whole prompt.
+ * Chooses the store from which the decode worker takes the beginning of the prompt; "" in other modes.
+ * SL_ERR_PRECONDITION: no store is ready now, and the next attempt reads the whole prompt.
  */
 static enum sl_status choose_store(const struct sl_run *run, char store_out[SL_ADDRESS_BYTES], struct sl_error *err) {
     store_out[0] = '\0';
@@ -472,11 +473,11 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
 
 /*
  * Decides which workers the next attempt avoids. The stores that the failure names as culprits, and those that do not
- * answer, are avoided; then the worker that reported them is not. Otherwise the worker whose call has failed is avoided. A
- * decode worker that could not be told to free its session (released is false) is avoided whichever call has failed. A prefill
- * worker that answers PEER_STALE could not ship: the data plane of one of the two hangs, and both are avoided. A decode worker
- * that answers PEER_STALE for a retained session has dropped it, which it may. Returns whether a store refused the attempt,
- * for which it is avoided from now on.
+ * answer, are avoided; then the worker that reported them is not. Otherwise the worker whose call has failed is
+ * avoided. A decode worker that could not be told to free its session (released is false) is avoided whichever call has
+ * failed. A prefill worker that answers PEER_STALE could not ship: the data plane of one of the two hangs, and both are
+ * avoided. A decode worker that answers PEER_STALE for a retained session has dropped it, which it may. Returns whether
+ * a store refused the attempt, for which it is avoided from now on.
  */
 static bool find_guilty(struct sl_run *run, enum sl_status status, const struct sl_error *err, bool released) {
     bool lost = sl_status_is_lost(status) && !sl_term_is_refusal(status, err);
@@ -526,8 +527,8 @@ static bool give_back(struct sl_run *run, enum sl_status status, const struct sl
     return store_refused && sl_admission_has_other_stores(run->context->admission, &run->job->spec.demand, &run->avoid);
 }
 
-// Asks etcd who leads, after a worker has refused the term. If this coordinator still leads under that term, the worker is
-// wrong, and err becomes the failure of a lost worker: the job avoids it.
+// Asks etcd who leads, after a worker has refused the term. If this coordinator still leads under that term, the worker
+// is wrong, and err becomes the failure of a lost worker: the job avoids it.
 static void judge_refusal(struct sl_run *run, struct sl_error *err) {
     struct sl_election *election = run->context->election;
     if (election != NULL && sl_election_confirm(election, sl_deadline_in_ms(CONFIRM_MS)) == run->term) {
@@ -537,7 +538,8 @@ static void judge_refusal(struct sl_run *run, struct sl_error *err) {
     }
 }
 
-// Returns the event of a refusal that etcd does not contradict. Under a newer term of this coordinator, the job tries again.
+// Returns the event of a refusal that etcd does not contradict. Under a newer term of this coordinator, the job tries
+// again.
 static enum sl_run_event hear_refusal(struct sl_run *run) {
     struct sl_election *election = run->context->election;
     if (election == NULL) {

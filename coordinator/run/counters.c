@@ -6,7 +6,7 @@
 
 #include "base/locked.h"
 
-// ---- histograms ------------------------------------------------------------------------------------------------------
+// ---- histograms -----------------------------------------------------------------------------------------------------
 
 static const double bounds[SL_N_BOUNDS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                            1,     2.5,    5,     10,   30,    60,   120, 300,  600};
@@ -38,7 +38,7 @@ void sl_histogram_write(const struct sl_histogram *histogram, FILE *page, const 
     sl_metrics_sample(page, bucket, (double)n, NULL);
 }
 
-// ---- counters by pairs -----------------------------------------------------------------------------------------------
+// ---- counters by pairs ----------------------------------------------------------------------------------------------
 
 // Returns the index of the pair; -1: not present yet. A pair is written before n_pairs counts it, and never changes.
 static int find(const struct sl_pair_counters *counters, const char *first, const char *second) {

@@ -35,7 +35,8 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
                                 const Sluice__V1__Statistics *statistics, bool travels);
 // Reports how a decode worker began an answer with a stored prefix.
 void sl_run_report_prefix(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Statistics *statistics);
-// Reports that a turn continues after n_tokens that were read before, for which a store has shipped bytes. Call it once per attempt, when a worker has begun to answer.
+// Reports that a turn continues after n_tokens that were read before, for which a store has shipped bytes. Call it once
+// per attempt, when a worker has begun to answer.
 void sl_run_report_reused(struct sl_run_report *report, struct sl_job *job, int64_t n_tokens, int64_t shipped_bytes);
 // Adds the figures of a job that has ended to its span.
 void sl_run_report_span(struct sl_job *job, struct sl_span *span);

@@ -52,7 +52,8 @@ static int64_t read_ns(const struct sl_admission *admission, const struct sl_ten
     return tenant->read_ns + tenant->n_reading * (admission->now_ns - tenant->read_changed_ns);
 }
 
-// Notes the least that readers have had prompts of a tenant of which one has a prompt now, if each has one. Called under the lock.
+// Notes the least that readers have had prompts of a tenant of which one has a prompt now, if each has one. Called
+// under the lock.
 static void note_least_read(struct sl_admission *admission) {
     admission->least_read_ns = INT64_MAX;
     for (const struct sl_tenant *at = admission->reading; admission->n_reading >= admission->n_readers && at != NULL;
@@ -62,9 +63,9 @@ static void note_least_read(struct sl_admission *admission) {
     }
 }
 
-// Returns whether the readers have no time for another prompt of the tenant: it has one for each (two, with those that wait for a disk and
-// come to the readers by themselves), or each has one, and of a tenant that had less of their time. A worker reads one after the other, so
-// more would gain little, and the other's prompt would wait for them.
+// Returns whether the readers have no time for another prompt of the tenant: it has one for each (two, with those that
+// wait for a disk and come to the readers by themselves), or each has one, and of a tenant that had less of their time.
+// A worker reads one after the other, so more would gain little, and the other's prompt would wait for them.
 static bool has_read_enough(const struct sl_admission *admission, const struct sl_tenant *tenant) {
     const bool held = tenant->n_reading == 0 && admission->now_ns - tenant->read_changed_ns >= HELD_NS;
     const int n_claimed = tenant->n_reading + tenant->n_restoring;
@@ -73,8 +74,8 @@ static bool has_read_enough(const struct sl_admission *admission, const struct s
            (!held && admission->least_read_ns < read_ns(admission, tenant));
 }
 
-// Returns whether another tenant asks while the place's tenant has half of the places for jobs, or would have more than half of the
-// memory, or, if the job needs its prompt read, has had its part of the readers. Called under the lock.
+// Returns whether another tenant asks while the place's tenant has half of the places for jobs, or would have more than
+// half of the memory, or, if the job needs its prompt read, has had its part of the readers. Called under the lock.
 static bool is_held(const struct sl_admission *admission, const struct sl_queue_place *place) {
     const struct sl_tenant *tenant = place->tenant;
     return tenant != NULL && sl_askers_has_other(&admission->askers, tenant, admission->now_ns) &&
@@ -105,8 +106,8 @@ static void choose_first(struct sl_admission *admission) {
     }
 }
 
-// Wakes the first place, when room may have appeared or another place has become the first. Only the first can start: waking a long line
-// at every end of a job would cost more than the jobs. Called under the lock.
+// Wakes the first place, when room may have appeared or another place has become the first. Only the first can start:
+// waking a long line at every end of a job would cost more than the jobs. Called under the lock.
 static void wake_first(struct sl_admission *admission) {
     if (admission->first != NULL) {
         sl_bell_ring_held(&admission->first->turn, 1);
@@ -186,7 +187,8 @@ static void move_prompt(struct sl_admission *admission, struct sl_claim *claim, 
     claim->prompt = state;
 }
 
-// Counts for a tenant that asks what others had of the readers while it did not, but for CREDIT_NS. Called under the lock.
+// Counts for a tenant that asks what others had of the readers while it did not, but for CREDIT_NS. Called under the
+// lock.
 static void limit_credit(struct sl_admission *admission, struct sl_tenant *tenant) {
     for (const struct sl_tenant *at = admission->reading; at; at = at->next_reading) { // one prompt may take minutes
         note_most_read(admission, at);
@@ -296,7 +298,8 @@ static void unref_claimed(struct sl_claim *claim) {
     }
 }
 
-// Takes the bytes of a base that jobs share out of the claim. Returns those to claim for the base: all of them for its first job.
+// Takes the bytes of a base that jobs share out of the claim. Returns those to claim for the base: all of them for its
+// first job.
 static int64_t share_base(struct sl_admission *admission, const struct sl_claim_spec *spec, struct sl_claim *claim) {
     int64_t new_bytes = 0, shared_bytes = 0;
     if (spec->held_key != 0 && sl_shared_base_join(&admission->bases, claim->decode, spec->held_key, spec->held_bytes,

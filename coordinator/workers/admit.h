@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: decides when a job may start. Admission counts projected KV bytes, not jobs: what the decode worker will hold when the
- *          last token is written, and what the prefill worker holds at its worst, both under the job's recipe.
+ * Purpose: decides when a job may start. Admission counts projected KV bytes, not jobs: what the decode worker will
+ *          hold when the last token is written, and what the prefill worker holds at its worst, both under the job's
+ *          recipe.
  *
  * Design: refused at once   it fits no worker of the cluster even when idle (the text has the numbers), or the line is
  *                           full (the text says when a place may be free)
- *         in line           it fits, but not now. First is the job of the tenant that has fewest running, and of a tenant, or
- *                           between equal ones, the one that came first: a big job is not starved by small ones that could
- *                           slip by, nor a tenant by one that asks more. A retry keeps the place of its job. A job that lacks a
- *                           worker holds up no other: it is passed over until that worker is ready. While another tenant
- *                           asks, a tenant has at most half of the places and, unless one job needs more, of the KV memory,
- *                           and one prompt for each worker that reads, so that others find room and a short line at once.
- *                           While each of these workers has a prompt, a tenant has none more if one of them is of a tenant
- *                           that had less of their time; but a tenant without a prompt there waits at most ten seconds for
- *                           those of others, however many new tenants come.
+ *         in line           it fits, but not now. First is the job of the tenant that has fewest running, and of a
+ *                           tenant, or between equal ones, the one that came first: a big job is not starved by small
+ *                           ones that could slip by, nor a tenant by one that asks more. A retry keeps the place of its
+ *                           job. A job that lacks a worker holds up no other: it is passed over until that worker is
+ *                           ready. While another tenant asks, a tenant has at most half of the places and, unless one
+ *                           job needs more, of the KV memory, and one prompt for each worker that reads (two with those
+ *                           that wait for a store's disk), so that others find room and a short line at once. While
+ *                           each of these workers has a prompt, a tenant has none more if one of them is of a tenant
+ *                           that had less of their time; but a tenant without a prompt there waits at most ten seconds
+ *                           for those of others, however many new tenants come.
  *         admitted          the job holds a claim on one worker of each role, or on one of both, until it gives it back
  * Invariants: the sum of the claims on a worker never exceeds its arena; all gauges are 0 when no job lives.
  * Threads: every function from any thread. Lock order: admission, then registry.
@@ -57,7 +59,7 @@ struct sl_queue_place {
 enum sl_prompt_state {
     SL_PROMPT_NOT_BEGUN,
     SL_PROMPT_READING,
-    SL_PROMPT_RESTORING, // a store reads the job's document back from its disk: meanwhile nothing is read for the tenant
+    SL_PROMPT_RESTORING, // a store reads the job's document back from its disk, and no worker reads
     SL_PROMPT_READ,      // it may still be shipped
 };
 
@@ -98,8 +100,8 @@ static inline void sl_avoid_add(struct sl_avoid *avoid, const struct sl_worker *
 }
 
 /*
- * Takes a place in the line. SL_ERR_EXHAUSTED: the line, or the tenant's share of it, is full. SL_ERR_PRECONDITION: the job can never fit,
- * so a retry is useless before the cluster or the job changes. err has the numbers.
+ * Takes a place in the line. SL_ERR_EXHAUSTED: the line, or the tenant's share of it, is full. SL_ERR_PRECONDITION: the
+ * job can never fit, so a retry is useless before the cluster or the job changes. err has the numbers.
  */
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_queue_place *place, struct sl_error *err);
@@ -125,8 +127,8 @@ struct sl_claim_spec {
     int n_stores;
     const struct sl_avoid *avoid;
     int64_t deadline_ns; // of the job; 0: none
-    const char *
-        only; // the decode worker that it must be, by name; NULL: any. SL_ERR_PEER_STALE: it takes no jobs; _EXHAUSTED: it is full
+    // Name of the decode worker that it must be; NULL: any. SL_ERR_PEER_STALE: it takes no jobs; _EXHAUSTED: it is full
+    const char *only;
 };
 
 /*
@@ -146,7 +148,8 @@ struct sl_queue_place *sl_admission_first(struct sl_admission *admission);
 bool sl_admission_has_other_stores(struct sl_admission *admission, const struct sl_demand *demand,
                                    const struct sl_avoid *avoid);
 
-// Notes how long prefill took, for the choice between places (place.h): n_tokens were read, and `bytes` shipped after that.
+// Notes how long prefill took, for the choice between places (place.h): n_tokens were read, and `bytes` shipped after
+// that.
 void sl_admission_note_prefill(struct sl_admission *admission, int64_t n_tokens, double read_ms, int64_t bytes,
                                double ship_ms);
 
@@ -163,8 +166,8 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
 // Ends the job's place: it leaves the line if it was still in it.
 void sl_admission_leave(struct sl_admission *admission, struct sl_queue_place *place);
 
-// Lets workers change their duties with the load (registry.h), counts the places that tenants share, and wakes the first job in line.
-// Called regularly. Returns whether there may be room.
+// Lets workers change their duties with the load (registry.h), counts the places that tenants share, and wakes the
+// first job in line. Called regularly. Returns whether there may be room.
 bool sl_admission_rebalance(struct sl_admission *admission, int64_t now_ns);
 
 struct sl_admission_stats {

@@ -32,14 +32,14 @@ struct sl_demand {
 enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
                               int64_t max_new_tokens, struct sl_demand *demand_out, struct sl_error *err);
 
-// Computes what all segments of a document's offloaded layers share (engine/offload/remote_kv/segment_head.h); the recipe offloads.
-// model_fingerprint: of the document's capsule.
+// Computes what all segments of a document's offloaded layers share (engine/offload/remote_kv/segment_head.h); the
+// recipe offloads. model_fingerprint: of the document's capsule.
 enum sl_status sl_demand_family(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
                                 uint64_t model_fingerprint, struct sl_kv_family *family_out, struct sl_error *err);
 
 /*
- * Computes the demand of a turn on its session of kept_bytes: n_new tokens more, while they are not compressed. A turn prefills nothing.
- * The capsule does not count as data in transit: it may be on the worker already.
+ * Computes the demand of a turn on its session of kept_bytes: n_new tokens more, while they are not compressed. A turn
+ * prefills nothing. The capsule does not count as data in transit: it may be on the worker already.
  */
 enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
                                    int64_t kept_bytes, int64_t n_new, struct sl_demand *demand_out,

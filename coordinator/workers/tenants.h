@@ -2,11 +2,12 @@
 /*
  * Purpose: the tenants that share the cluster, and how much of each counted resource each of them uses.
  *
- * Design: a tenant may use a share of the queue, of watchers, of memory for calls that may last and of ended jobs. Running jobs are
- *         admitted in turn (coordinator/workers/admit.h). Places are left to others only while another tenant asks, so that no
- *         capacity idles for want of a second tenant. The tenant "" has only the cluster's own bounds, and the same turn as
- *         others. It stands for every client where there are no certificates, and for operators where there are. Each such
- *         caller has an entry of its own for what its calls hold: watchers, and memory of calls that may last.
+ * Design: a tenant may use a share of the queue, of watchers, of memory for calls that may last and of ended jobs.
+ *         Running jobs are admitted in turn (coordinator/workers/admit.h). Places are left to others only while another
+ *         tenant asks, so that no capacity idles for want of a second tenant. The tenant "" has only the cluster's own
+ *         bounds, and the same turn as others. It stands for every client where there are no certificates, and for
+ *         operators where there are. Each such caller has an entry of its own for what its calls hold: watchers, and
+ *         memory of calls that may last.
  * Ownership: an entry lives as long as it is referenced, so there are never more entries than jobs and calls.
  * Threads: any number.
  */
@@ -59,12 +60,14 @@ void sl_tenants_destroy(struct sl_tenants **tenants); // all references released
 // Takes a reference to the tenant of this name. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_tenants_take(struct sl_tenants *tenants, const char *name, struct sl_tenant **tenant_out,
                                struct sl_error *err);
-// Takes a reference to the entry for the calls of a caller: that of its tenant, or, if that is "", its own by sl_rpc_call_caller().
+// Takes a reference to the entry for the calls of a caller: that of its tenant, or, if that is "", its own by
+// sl_rpc_call_caller().
 enum sl_status sl_tenants_take_caller(struct sl_tenants *tenants, const char *name, uint64_t caller,
                                       struct sl_tenant **tenant_out, struct sl_error *err);
 void sl_tenant_give(struct sl_tenant **tenant); // accepts NULL, nulls
 
-// Returns the tenant's share of a whole, or that of a caller without one, at least 1; all of it for the tenant "" and for NULL.
+// Returns the tenant's share of a whole, or that of a caller without one, at least 1; all of it for the tenant "" and
+// for NULL.
 int64_t sl_tenant_share(const struct sl_tenant *tenant, int64_t whole);
 
 // The two tenants that asked last: enough to tell of each tenant whether another one asks.
@@ -77,8 +80,9 @@ void sl_askers_note(struct sl_askers *askers, const struct sl_tenant *tenant, in
 bool sl_askers_has_other(const struct sl_askers *askers, const struct sl_tenant *tenant, int64_t now_ns);
 
 /*
- * Waits for one of the tenant's turns to send events: one for every two processors, so that what waits in gRPC for a tenant's many
- * streams does not delay the calls of others. The tenant "" always has one. False: none was free before the deadline.
+ * Waits for one of the tenant's turns to send events: one for every two processors, so that what waits in gRPC for a
+ * tenant's many streams does not delay the calls of others. The tenant "" always has one. False: none was free before
+ * the deadline.
  */
 bool sl_tenant_begin_sending(struct sl_tenant *tenant, int64_t deadline_ns);
 void sl_tenant_end_sending(struct sl_tenant *tenant);

@@ -21,10 +21,11 @@
  *         16 bits or fewer, and then these too: tiers "amx" and "avx512bf16" do. Devices round both for quantized
  *         weights. Products with codes round activations to bytes, relative to the largest of 32 of them, and give the
  *         same bits on all tiers; but "amx" and "amx2" multiply prompts by tiles made of codes. "amx2" keeps 16 bits of
- *         both sides, except for attention weights and values, for keys that are rotated or quantized, and in steps with
- *         codes; its steps with f16 weights round nothing. "avx512vnni" rounds queries and attention weights to 16 bits of
- *         the largest of a page for codes of 2 or 3 bits in heads of 64 n channels, but no queries for keys that it rotates
- *         (engine/tensor/cpu/attention/integer). With f32 weights and f32 pages no tier rounds anything.
+ *         both sides, except for attention weights and values, for keys that are rotated or quantized, and in steps
+ *         with codes; its steps with f16 weights round nothing. "avx512vnni" rounds queries and attention weights to 16
+ *         bits of the largest of a page for codes of 2 or 3 bits in heads of 64 n channels, but no queries for keys
+ *         that it rotates (engine/tensor/cpu/attention/integer). With f32 weights and f32 pages no tier rounds
+ *         anything.
  *
  * Order: an operation is queued in a stream (engine/tensor/device.h) and may finish after the call returns. The tensors
  *         that it names (vectors, lists, rows, pages, scratch, what counts.device points to) are memory of the device,
@@ -450,7 +451,8 @@ struct sl_ops {
     // Adds column statistics of attention to the score state of every slot, for rows [first_row, m): see struct
     // sl_fold. It reads the keys a second time with the saved lse. `out` is not used.
     void (*fold)(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
-    // Does attend() of a call and then fold() of all its rows, with the same bits. NULL: nothing is faster than the two.
+    // Does attend() of a call and then fold() of all its rows, with the same bits. NULL: nothing is faster than the
+    // two.
     void (*attend_fold)(struct sl_stream *stream, const struct sl_attend *args, const struct sl_fold *what);
     // sums_out[h][j] = sum over rows r >= first_row of softmax_j(scale * q[r][h] . K_j), for query head h < H and the
     // n_slots of its KV head. A row does not see later slots: adds 0 there.

@@ -109,8 +109,8 @@ static bool is_in_memory(struct sl_disk *disk, const struct sl_capsule_id *key) 
     return stored != NULL;
 }
 
-// Copies a capsule from the capsule cache to the disk, but no checkpoint: the next one replaces it, and no file says that
-// it is one. SL_ERR_NOT_FOUND: it was evicted before its turn.
+// Copies a capsule from the capsule cache to the disk, but no checkpoint: the next one replaces it, and no file says
+// that it is one. SL_ERR_NOT_FOUND: it was evicted before its turn.
 static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_id *key, struct sl_error *err) {
     struct sl_stored *stored = hold(disk, key);
     SL_FAIL_IF(!stored, err, SL_ERR_NOT_FOUND, "evicted before it was written");

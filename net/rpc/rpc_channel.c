@@ -2,8 +2,9 @@
 /*
  * Purpose: channels: connections to servers, which gRPC makes on demand.
  *
- * Design: a server is authenticated when a connection is made. So when the revocation lists have changed, a channel is replaced
- *         before its next call: its connection to a server that was revoked is not used again. rpc_client.c ends open calls.
+ * Design: a server is authenticated when a connection is made. So when the revocation lists have changed, a channel is
+ *         replaced before its next call: its connection to a server that was revoked is not used again. rpc_client.c
+ *         ends open calls.
  */
 #include <grpc/impl/codegen/propagation_bits.h>
 #include <stdlib.h>

@@ -2,13 +2,13 @@
 /*
  * Purpose: holds attention of every tier to the formulas of engine/tensor/ops.h, and times it (--time [TIER]).
  *
- * Design: the expected result is dense attention in f64 over read_rows(), which check_kv.c compares with what was appended.
+ * Design: the expected result is dense attention in f64 over read_rows(), which check_kv.c checks.
  *
- *         A tier that rounds nothing but sums of f32 may differ by a few units of f32. A tier that rounds to bf16 (by u, see kv_fixture.h)
- *         has scores off by e, hence weights by a factor of exp(2e), and then rounds weights and values. An output is then off by at most
- *         (exp(2e) (1 + u)^3 - 1) sum p |V|, when the rounded weights' own sum divides them, and lse by e + u. These are bounds for the
- *         worst case, which random numbers are far from: the root of the mean square of the errors is held to an eighth of the bounds'. An
- *         error that this might hide shows in test_attend_rounds_nothing_but_weights: numbers of no more digits than bf16 has.
+ *         A tier that rounds nothing but sums of f32 may differ by a few units of f32. A tier that rounds to bf16 (by
+ *         u, kv_fixture.h) has scores off by e, hence weights by a factor of exp(2e), and then rounds weights and
+ *         values. An output is off by at most (exp(2e) (1 + u)^3 - 1) sum p |V| when the rounded weights' own sum
+ *         divides them, and lse by e + u: bounds that random numbers are far from, so the root of the mean square of
+ *         the errors is held to an eighth. What this might hide shows in test_attend_rounds_nothing_but_weights.
  */
 #include "tests/kernels/kv_fixture.h"
 #include "tests/stream.h"
@@ -400,8 +400,8 @@ static void test_attend_of_many_calls_equals_each_on_its_own(void **state) {
 }
 
 /*
- * Queries, keys and values of 8 bits, and a scale that is ln 2 by a power of two: bf16 holds even the scores in powers of two. Only
- * weights are rounded, by u = 2^-9 at most (and 2^-13 of a cheap exponential). Their own sum divides them: equal values lose nothing.
+ * Queries, keys and values of 8 bits, and a scale that is ln 2 by a power of two: bf16 holds even the scores. Only
+ * weights are rounded, by u = 2^-9 at most (and 2^-13 of a cheap exponential). Equal values lose nothing.
  */
 static void test_attend_rounds_nothing_but_weights(void **state) {
     (void)state;

@@ -38,8 +38,8 @@ struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *compr
 bool sl_compressor_reads_attention(const struct sl_compressor *compressor, int layer, int64_t begin, int64_t end,
                                    bool last);
 
-// From now on rows repeat the prompt, which has been read in full: their attention becomes the slots' scores. For recipes
-// with sl_recipe_repeats(); sl_compressor_wants() changes. The session's n_tokens stays that of the prompt.
+// From now on rows repeat the prompt, which has been read in full: their attention becomes the slots' scores. For
+// recipes with sl_recipe_repeats(); sl_compressor_wants() changes. The session's n_tokens stays that of the prompt.
 void sl_compressor_repeat(struct sl_compressor *compressor);
 
 // Attends over a chunk and adds its attention to the scores of `layer` at once, where the recipe and the device allow
@@ -62,8 +62,8 @@ enum sl_status sl_compressor_layer(struct sl_compressor *compressor, struct sl_s
                                    const struct sl_attend *attend, bool last, bool *final_out, struct sl_error *err);
 
 // Ends the prompt for recipes that need the attention of every layer (layers=d2o, heads=global) or repeat the prompt:
-// sets budgets, evicts and packs all layers. Does nothing for other recipes. Called once, after the last chunk's forward pass. Returns the statuses of
-// sl_compressor_layer().
+// sets budgets, evicts and packs all layers. Does nothing for other recipes. Called once, after the last chunk's
+// forward pass. Returns the statuses of sl_compressor_layer().
 enum sl_status sl_compressor_end(struct sl_compressor *compressor, struct sl_session *session, struct sl_error *err);
 
 /*

@@ -33,7 +33,8 @@ static const struct sl_recommendation for_later[] = {
     {0, NULL, false},
 };
 
-// Losses of the largest model that was asked at each length; `tools/quality.py --later` prints these lines. Lengths ascend.
+// Losses of the largest model that was asked at each length; `tools/quality.py --later` prints these lines. Lengths
+// ascend.
 static const struct sl_loss losses[] = {
     {"full", 0, "", 0, 0, 0},
     {"full,format=int8", 1024, "SmolLM2-135M", 3.3, 0.0, 7.2},

@@ -83,7 +83,8 @@ const unsigned char *sl_gguf_mapping(const struct sl_gguf *gguf, size_t *n_bytes
 // Returns NULL if the file has no such key.
 const struct sl_gguf_value *sl_gguf_value(const struct sl_gguf *gguf, const char *key);
 
-// Return the value if it exists, is not an array and has the requested kind (any integer that fits); otherwise the fallback.
+// Return the value if it exists, is not an array and has the requested kind (any integer that fits); otherwise the
+// fallback.
 int64_t sl_gguf_integer(const struct sl_gguf *gguf, const char *key, int64_t fallback);
 bool sl_gguf_bool(const struct sl_gguf *gguf, const char *key, bool fallback);
 // Returns a text; `at` is NULL if there is none.

@@ -42,7 +42,8 @@ struct sl_world {
     int n_blocks;
 };
 
-// Opens the world; close it after a failure, too. SL_ERR_EXHAUSTED: no memory. SL_ERR_CANCELLED: after one of `signals`.
+// Opens the world; close it after a failure, too. SL_ERR_EXHAUSTED: no memory. SL_ERR_CANCELLED: after one of
+// `signals`.
 enum sl_status sl_world_open(struct sl_runtime *runtime, const struct sl_world_shape *shape, struct sl_signals *signals,
                              struct sl_world *w, struct sl_error *err);
 void sl_world_close(struct sl_world *w);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a real kvstore for a bench, filled with random rows, which `sluice bench decode` queries. The store is the executable beside this one; the rig ships to it and queries it through the same
- *          calls as a prefill and a decode worker.
+ * Purpose: a real kvstore for a bench, filled with random rows, which `sluice bench decode` queries. The store is the
+ *          executable beside this one; the rig ships to it and queries it through the same calls as a prefill and a
+ *          decode worker.
  */
 #pragma once
 

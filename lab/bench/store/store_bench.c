@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: measures a kvstore against Redis: PUT and GET of capsules, by one client and by several; and how fast the store's
- *          index finds the longest stored prefix of a long prompt, and the memory that an entry takes.
+ * Purpose: measures a kvstore against Redis: PUT and GET of capsules, by one client and by several; and how fast the
+ *          store's index finds the longest stored prefix of a long prompt, and the memory that an entry takes.
  *
- * Design: kvstores and redis-server are children of this process, whose threads are the clients. The clients of the kvstore
- *         share a fabric and a channel, as the jobs of a worker do; each client of Redis has a connection. A PUT reserves
- *         and ships a capsule under a new key; a GET looks it up, grants memory and has it shipped: the calls of a
- *         prefill worker, with the digests that Redis has not. Redis answers over its Unix socket where the kvstore
- *         uses shared memory. Runs of both alternate.
+ * Design: kvstores and redis-server are children of this process, whose threads are the clients. The clients of the
+ *         kvstore share a fabric and a channel, as the jobs of a worker do; each client of Redis has a connection. A
+ *         PUT reserves and ships a capsule under a new key; a GET looks it up, grants memory and has it shipped: the
+ *         calls of a prefill worker, with the digests that Redis has not. Redis answers over its Unix socket where the
+ *         kvstore uses shared memory. Runs of both alternate.
  */
 #include "lab/bench/store/store_bench.h"
 
@@ -191,7 +191,8 @@ static enum sl_status measure_way(struct bench *b, int way, struct sl_error *err
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     char arena[32];
-    // Holds, for each client, the two capsules of a turn, the one of the turn before that --keep holds, and a spare one.
+    // Holds, for each client, the two capsules of a turn, the one of the turn before that --keep holds, and a spare
+    // one.
     snprintf(arena, sizeof arena, "%" PRId64 "M", ((4 * b->options.clients + 2) * b->options.largest >> 20) + 256);
     enum sl_status status = sl_redis_start(&b->redis, err); // children are forked before this process has threads
     b->has_redis = status == SL_OK;

@@ -375,7 +375,8 @@ static enum sl_status join(struct fake_worker *worker, struct sl_error *err) {
                         NULL, NULL, err);
 }
 
-// Waits for the connection: connecting may fail after a second on a machine that stands still. A real worker tries again, too.
+// Waits for the connection: connecting may fail after a second on a machine that stands still. A real worker tries
+// again, too.
 static void await_connected(struct sl_rpc_channel *channel) {
     Sluice__V1__ModelRequest request = SLUICE__V1__MODEL_REQUEST__INIT;
     struct sl_error err;

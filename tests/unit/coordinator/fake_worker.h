@@ -47,16 +47,16 @@ struct fake_worker {
     atomic_bool mute;          // heartbeats are not sent
     atomic_int lie;            // enum fake_lie of fake_lies.h
 
-    // This many runs of prefill end with this status, because the first store has no room. The store is the culprit; or, with
-    // blames_in_words, only the text has its address.
+    // This many runs of prefill end with this status, because the first store has no room. The store is the culprit;
+    // or, with blames_in_words, only the text has its address.
     atomic_int n_store_refusals, store_refusal;
     atomic_bool blames_in_words;
 
     // This many Reserves of decode are refused with this status.
     atomic_int n_reserve_refusals, reserve_refusal;
 
-    // Between the turns of a conversation (fake_turns.h): decode keeps sessions, and says that they are gone; copying one takes until it is
-    // told; this many copies end as if the worker was lost. And what happened.
+    // Between the turns of a conversation (fake_turns.h): decode keeps sessions, and says that they are gone; copying
+    // one takes until it is told; this many copies end as if the worker was lost. And what happened.
     atomic_bool keeps, has_lost_sessions, archive_hangs;
     atomic_int n_lost_archives, n_kept_runs, n_archives, n_fetched, n_forgotten;
     atomic_llong kept_bytes, archive_ms; // of a session; that the last copy has

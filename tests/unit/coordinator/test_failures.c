@@ -146,8 +146,8 @@ static void test_broken_prefill_is_retried_elsewhere(void **state) {
     fake_events_free(&events);
 }
 
-// A worker that released its lease is not to blame for a failure of the other worker: the retry uses it again, as the other decode worker
-// has no room.
+// A worker that released its lease is not to blame for a failure of the other worker: the retry uses it again, as the
+// other decode worker has no room.
 static void test_decode_that_released_its_lease_is_not_to_blame(void **state) {
     (void)state;
     struct sl_error err = {0};
@@ -208,7 +208,8 @@ static void refuse_reserve(int n, enum sl_status status) {
     }
 }
 
-// The coordinator has counted the job's memory when the worker refuses it: that is undone (fake_cluster_assert_idle() demands it), and asked again.
+// The coordinator has counted the job's memory when the worker refuses it: that is undone (fake_cluster_assert_idle()
+// demands it), and asked again.
 static void test_reserve_refused_after_the_claim_is_asked_again(void **state) {
     (void)state;
     refuse_reserve(2, SL_ERR_EXHAUSTED);
@@ -401,7 +402,8 @@ static void test_worker_that_comes_back_is_waited_for(void **state) {
     fake_events_free(&events);
 }
 
-// The second job waits to take the beginning of its prompt from a store. The store leaves, and prefill reads the prompt.
+// The second job waits to take the beginning of its prompt from a store. The store leaves, and prefill reads the
+// prompt.
 static void test_prefill_reads_when_the_store_has_left(void **state) {
     (void)state;
     Sluice__V1__TokenIds prompt = SLUICE__V1__TOKEN_IDS__INIT;

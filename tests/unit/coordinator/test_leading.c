@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a coordinator among several: what it refuses when it does not lead, and when it stops; and jobs that another one has begun.
+// Purpose: a coordinator among several: what it refuses when it does not lead, and when it stops; and jobs that another
+// one has begun.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: workers that say what is not so: sizes, leases, progress, tokens. Nothing that a worker says is handed to a client or to
- *          another worker before it is checked: the job ends with an honest status, or goes on elsewhere, and nothing is held.
+ * Purpose: workers that say what is not so: sizes, leases, progress, tokens. Nothing that a worker says is handed to a
+ *          client or to another worker before it is checked: the job ends with an honest status, or goes on elsewhere,
+ *          and nothing is held.
  */
 #include <setjmp.h>
 #include <stdarg.h>

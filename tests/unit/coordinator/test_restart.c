@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a coordinator with --state that exits and comes back, with fake workers. Jobs continue after what clients have, under their ids
- *          and numbers; ended jobs can be read; a job that cannot continue gives the reason. tests/cluster/test_restart.py kills real ones.
+ * Purpose: a coordinator with --state that exits and comes back, with fake workers. Jobs continue after what clients
+ *          have, under their ids and numbers; ended jobs can be read; a job that cannot continue gives the reason.
+ *          tests/cluster/test_restart.py kills real ones.
  */
 #include <setjmp.h>
 #include <stdarg.h>

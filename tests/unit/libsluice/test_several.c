@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: an answer goes on whatever becomes of its coordinator: no token twice, none another.
- * The coordinators here are real gRPC servers with a script: who leads, after how many tokens the first job breaks, and how.
+ * The coordinators here are real gRPC servers with a script: who leads, after how many tokens the first job breaks, and
+ * how.
  */
 #include <setjmp.h>
 #include <stdarg.h>

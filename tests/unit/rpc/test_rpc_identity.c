@@ -20,7 +20,7 @@ static char folder[128], elsewhere[160], others[160]; // ours; the same authorit
 static struct sl_rpc_credentials *ours;
 static struct sl_rpc_server *server;
 
-// ---- a service that reports its caller -------------------------------------------------------------------------------
+// ---- a service that reports its caller ------------------------------------------------------------------------------
 
 static atomic_int n_waiting;
 
@@ -143,7 +143,7 @@ static void expect_refusal(const char *dir, const char *who, unsigned roles, enu
     }
 }
 
-// ---- tests -----------------------------------------------------------------------------------------------------------
+// ---- tests ----------------------------------------------------------------------------------------------------------
 
 static void test_callers_are_known(void **state) {
     (void)state;
@@ -312,7 +312,7 @@ static void *await_reply(void *arg) {
     return NULL;
 }
 
-// A server that is revoked is called no more, also over a connection that is open, and its streams and calls end; others are.
+// A revoked server is called no more, also over a connection that is open, and its streams and calls end; others are.
 static void test_a_revoked_server_is_not_called_again(void **state) {
     (void)state;
     struct sl_rpc_stream *streams[3][N_OPEN];
@@ -401,7 +401,7 @@ static struct sl_rpc_channel *channel_of(struct sl_rpc_server *to, const char *w
     return channel;
 }
 
-// A caller has two of four places for handlers: a tenant over however many connections, and without certificates a connection.
+// A caller has two of four places for handlers: a tenant over all its connections, without certificates a connection.
 static void check_shares(const struct sl_rpc_credentials *own, const char *name) {
     enum { CALLERS = 3, SHARE = 2, WAIT_MS = 20000 };
     struct sl_rpc_usage usage = {0};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the threads that poll: a call is answered whatever keeps the one that polls. Half of the tests run without the watcher, which would help.
-// clang-format off
+// Purpose: the threads that poll: a call is answered whatever keeps the one that polls. Half of the tests run without
+// the watcher, which would help. clang-format off
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -133,7 +133,8 @@ grpc_event __wrap_grpc_completion_queue_next(grpc_completion_queue *queue, gpr_t
 
 static atomic_bool shall_work; // the next thread that asks gRPC
 
-// Works inside of gRPC, after a pause in which the watcher comes to rest: a third of the time, as on a machine that others use.
+// Works inside of gRPC, after a pause in which the watcher comes to rest: a third of the time, as on a machine that
+// others use.
 grpc_event __wrap_grpc_completion_queue_next(grpc_completion_queue *queue, gpr_timespec deadline, void *reserved) {
     if (atomic_exchange(&shall_work, false)) {
         sl_sleep_ms(50);
@@ -236,7 +237,8 @@ static void complete_again(struct sl_rpc_tag *tag, bool) {
     }
 }
 
-// gRPC looks at sockets if no event is ready. A tag that completes itself must not keep the thread from the queue either.
+// gRPC looks at sockets if no event is ready. A tag that completes itself must not keep the thread from the queue
+// either.
 static void test_sockets_are_read_while_an_event_is_always_ready(void **state) {
     (void)state;
     enum { N = 3 };

@@ -204,7 +204,8 @@ static void test_estimate_is_near_one_where_nearly_everything_goes(void **state)
     drive_stop(&drive);
 }
 
-// A score that is no sum of attention leaves nothing to estimate by where all has been read; where a row is at hand, it does.
+// A score that is no sum of attention leaves nothing to estimate by where all has been read; where a row is at hand, it
+// does.
 static void test_estimate_is_refused_where_no_attention_is_at_hand(void **state) {
     (void)state;
     static const char *const scores[] = {"random", "recency", "keydiff", "aqas", "cis"};

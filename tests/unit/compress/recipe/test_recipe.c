@@ -417,7 +417,8 @@ static void test_recipe_format_and_parse_are_inverse(void **state) {
     assert_true(n_offloading > 1000);
 }
 
-// A recipe is resolved once, by the process that knows the model; a process that reads a resolved recipe resolves nothing.
+// A recipe is resolved once, by the process that knows the model; a process that reads a resolved recipe resolves
+// nothing.
 static void test_recipe_resolved_text_means_the_same(void **state) {
     (void)state;
     srand(3);

@@ -48,7 +48,8 @@ static void test_losses_are_those_of_the_length(void **state) {
     assert_null(sl_recipe_loss("no recipe", 1));
 }
 
-// Every recommended recipe but full: nothing is said where it holds, and above that the figures and what is more careful.
+// Every recommended recipe but full: nothing is said where it holds, and above that the figures and what is more
+// careful.
 static void test_texts_that_are_longer_than_a_recipe_holds_at_are_told(void **state) {
     (void)state;
     assert_string_equal(caution("full", INT64_MAX), "");

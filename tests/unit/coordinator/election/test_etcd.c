@@ -21,7 +21,7 @@
 #include "tests/unit/coordinator/election/fake_etcd.h"
 #include "tests/unit/rpc_group.h"
 
-// ---- replies ---------------------------------------------------------------------------------------------------------
+// ---- replies --------------------------------------------------------------------------------------------------------
 
 static ProtobufCBinaryData bytes(const char *text) {
     return (ProtobufCBinaryData){.len = strlen(text), .data = (uint8_t *)text};
@@ -122,7 +122,7 @@ static void test_leases_are_as_asked_for(void **state) {
     assert_int_equal(sl_etcd_read_renewal(&renewal, 4, &err), SL_ERR_NOT_FOUND);
 }
 
-// ---- servers -----------------------------------------------------------------------------------------------------------
+// ---- servers --------------------------------------------------------------------------------------------------------
 
 static void test_etcd_that_is_silent_is_followed_by_the_next(void **state) {
     (void)state;

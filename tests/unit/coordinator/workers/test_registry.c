@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: which workers may join, what a heartbeat means, when a worker is lost, and what draining does. Time is passed in.
+// Purpose: which workers may join, what a heartbeat means, when a worker is lost, and what draining does. Time is
+// passed in.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

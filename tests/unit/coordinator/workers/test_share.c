@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a tenant has every place of the workers while it asks alone, and leaves half of them to others while they ask.
+// Purpose: a tenant has every place of the workers while it asks alone, and leaves half of them to others while they
+// ask.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -109,7 +110,8 @@ static void join(struct two_tenants *two, char *name, Sluice__V1__WorkerRole rol
     assert_int_equal(sl_registry_register(two->registry, &info, sl_now_ns(), NULL), SL_OK);
 }
 
-// Makes a cluster with so many places for jobs that are read, and for all. n_reading < 0: the one worker reads and writes.
+// Makes a cluster with so many places for jobs that are read, and for all. n_reading < 0: the one worker reads and
+// writes.
 static void set_up(struct two_tenants *two, int max_running, int n_reading, int n_writing) {
     const struct sl_registry_config config = {.model_fingerprint = 1, .heartbeat_ms = 1000};
     *two = (struct two_tenants){0};
@@ -235,7 +237,8 @@ static void read_for(struct crowd *crowd, int64_t ms) {
     sl_admission_release_prefill(crowd->admission, &crowd->claims[crowd->n - 1]);
 }
 
-// A prompt does not wait for those of a tenant that has had more of the reader, and these wait for it until that tenant has had less.
+// A prompt does not wait for those of a tenant that has had more of the reader, and these wait for it until that tenant
+// has had less.
 static void test_a_tenant_that_had_less_of_the_readers_is_first(void **state) {
     (void)state;
     struct two_tenants two;
@@ -370,7 +373,8 @@ static void test_a_tenant_that_did_not_ask_has_not_waited(void **state) {
     tear_down(&two);
 }
 
-// Each new tenant has a credit. One that had more of the readers than all of them gets a prompt read every ten seconds nevertheless.
+// Each new tenant has a credit. One that had more of the readers than all of them gets a prompt read every ten seconds
+// nevertheless.
 static void test_new_tenants_do_not_starve_one_that_had_more(void **state) {
     (void)state;
     struct two_tenants two;
@@ -414,7 +418,8 @@ static void test_reading_is_counted_from_its_begin(void **state) {
     tear_down(&two);
 }
 
-// A job that needs no reader, such as a conversation's turn, waits for none: neither where the tenant has half of them, nor where there are none.
+// A job that needs no reader, such as a conversation's turn, waits for none: neither where the tenant has half of them,
+// nor where there are none.
 static void test_writing_needs_no_reader(void **state) {
     (void)state;
     for (int n_reading = 0; n_reading < 2; n_reading++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: lab/measure/perplexity.h: what streams through a cache that never fills is the plain likelihood, what is evicted is
-// what prefill and decode evict, and the budget holds.
+// Purpose: lab/measure/perplexity.h: what streams through a cache that never fills is the plain likelihood, what is
+// evicted is what prefill and decode evict, and the budget holds.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -127,7 +127,8 @@ static void test_perplexity_keeps_to_the_budget(void **state) {
     assert_int_equal(r.most_slots, 160);
 }
 
-// Compares the tokens after n_read with those of fidelity, which reads them after a prompt that prefill compressed and shipped.
+// Compares the tokens after n_read with those of fidelity, which reads them after a prompt that prefill compressed and
+// shipped.
 static void compare_with_fidelity(struct model_fixture *f, const char *text, int64_t n_read, int64_t n_new, int chunk) {
     struct sl_fidelity_config config = {.model = &f->m, .tokens = f->tokens, .n_read = n_read, .n_new = n_new};
     struct sl_fidelity *fidelity;

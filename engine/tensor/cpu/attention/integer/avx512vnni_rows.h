@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: products of vectors with rows of codes of 2 or 3 bits as integers, because widening codes to f32 and multiplying
- *          them takes the same time whatever their bits. Include only from files compiled for AVX-512 F, BW, VL, DQ, VNNI.
+ * Purpose: products of vectors with rows of codes of 2 or 3 bits as integers, because widening codes to f32 and
+ *          multiplying them takes the same time whatever their bits. Include only from files compiled for AVX-512 F,
+ *          BW, VL, DQ, VNNI.
  *
  *     sum_e a_e (s_e code_ex + z_e)  =  step sum_e A_e code_ex + sum_e a_e z_e, but for the rounding of
  *                                       A_e = round(a_e s_e / step), step = max_e |a_e s_e| / MOST
  *
  *         A row e is a channel of a page's keys, or a slot of its values; a column x is a slot, or a channel.
  *
- * Design: A is two bytes with a sign, 256 high + low. An instruction multiplies the codes of four rows and 16 columns by
- *         four bytes. Integer sums are exact, whatever their order. The rest depends on the vector and the page alone: any
- *         number of vectors gives the same bits, as do processors with and without VBMI.
+ * Design: A is two bytes with a sign, 256 high + low. An instruction multiplies the codes of four rows and 16 columns
+ *         by four bytes. Integer sums are exact, whatever their order. The rest depends on the vector and the page
+ *         alone: any number of vectors gives the same bits, as do processors with and without VBMI.
  *
- * Precision: A is off by 1/2 at most, and a product by step / 2 times the sum of the codes of a column: for n rows of b bits
- *         by at most n (2^b - 1) max |a s| / (2 MOST). The codes themselves stand for numbers that were up to s / 2 away: for
- *         the row of the largest |a s| alone that is MOST / (n (2^b - 1)) times as much, 36 times for 128 channels of int3.
+ * Precision: A is off by 1/2 at most, and a product by step / 2 times the sum of the codes of a column: for n rows of b
+ *         bits by at most n (2^b - 1) max |a s| / (2 MOST). The codes themselves stand for numbers that were up to s /
+ *         2 away: for the row of the largest |a s| alone that is MOST / (n (2^b - 1)) times as much, 36 times for 128
+ *         channels of int3.
  *
- * The bound: for four rows of 64 codes a vector takes 8 instructions of ports 0 and 5, half of the multiply-adds of f32.
- *         Splitting vectors and spreading codes take half as much again, so both formats take some 0.7 of int4's time.
- *         int3 reads as many bytes a second as int4; int2, with 0.56 of the bytes, 0.8 of them (heads of 64: 0.7).
+ * The bound: for four rows of 64 codes a vector takes 8 instructions of ports 0 and 5, half of the multiply-adds of
+ *         f32. Splitting vectors and spreading codes take half as much again, so both formats take some 0.7 of int4's
+ *         time. int3 reads as many bytes a second as int4; int2, with 0.56 of the bytes, 0.8 of them (heads of 64:
+ *         0.7).
  *
- * A tile: for each group of 64 columns, four registers for each four rows: byte e of word x of register i has the code of row
- *         e and column 16 i + x. Then the scales of all rows, and their zeros, as f32. Fours of rows are in the order in
- *         which split() leaves their bytes: place_of().
+ * A tile: for each group of 64 columns, four registers for each four rows: byte e of word x of register i has the code
+ *         of row e and column 16 i + x. Then the scales of all rows, and their zeros, as f32. Fours of rows are in the
+ *         order in which split() leaves their bytes: place_of().
  */
 #pragma once
 
@@ -195,8 +198,8 @@ struct parts {
     float steps[AT_ONCE], sums[AT_ONCE];                     // step; sum_e a_e z_e
 };
 
-// Splits n vectors. A float plus 1.5 * 2^23 + 128 has A + 128 in its low 16 bits: the high byte, and the low one with its
-// highest bit flipped.
+// Splits n vectors. A float plus 1.5 * 2^23 + 128 has A + 128 in its low 16 bits: the high byte, and the low one with
+// its highest bit flipped.
 static void split(const struct sl_avx2_product *p, size_t rows, const float *scales, int n, struct parts *out) {
     const __m128i bytes = _mm_cvtsi64_si128(0x0d0905010c080400),
                   none = _mm_cvtsi64_si128((long long)(EACH_BYTE * 0x80));
@@ -248,8 +251,8 @@ static inline __m512i four_bytes(const int8_t *at) {
     return _mm512_set1_epi32(word);
 }
 
-// Multiplies n vectors, a constant, by a group of a tile. The sums of low bytes begin with those of high ones. In assembler,
-// because gcc 12 copies and spills the sums of the intrinsic.
+// Multiplies n vectors, a constant, by a group of a tile. The sums of low bytes begin with those of high ones. In
+// assembler, because gcc 12 copies and spills the sums of the intrinsic.
 static inline __attribute__((always_inline)) void
 multiply_group(const uint8_t *tile, size_t rows, const struct parts *x, int n, const struct sl_avx2_product *p) {
     __m512i sum[AT_ONCE][4];
