@@ -105,21 +105,23 @@ static void restore_page(const struct sl_page_layout *from, const char *kept, co
     }
 }
 
-// Copies pages between a session of `plan` and a shared prefix, in the direction of `keep`.
+// Copies the pages of n_tokens between a session of `plan` and a shared prefix, in the direction of `keep`.
 static void copy_pages(const struct shared_prefix *shared_prefix, const struct sl_plan *plan,
-                       const struct sl_session *session, bool keep) {
-    char *at = shared_prefix->pages;
+                       const struct sl_session *session, int64_t n_tokens, bool keep) {
+    char *of_head = shared_prefix->pages;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         const struct sl_page_layout *kept = &shared_prefix->plan.work[l], *layout = &plan->work[l];
         for (int h = 0; h < plan->geometry.n_kv_heads; h++) {
-            for (uint32_t p = 0; p < sl_pages_for(shared_prefix->n_tokens); p++, at += kept->bytes) {
+            for (uint32_t p = 0; p < sl_pages_for(n_tokens); p++) {
                 void *page = session->layers[l].heads[h].pages[p];
+                char *at = of_head + p * kept->bytes;
                 if (keep) {
                     memcpy(at, page, kept->bytes);
                 } else {
                     restore_page(kept, at, layout, (int32_t)(p * SL_PAGE_SLOTS), fills_planes(plan, l), page);
                 }
             }
+            of_head += head_bytes(&shared_prefix->plan, l, shared_prefix->n_tokens);
         }
     }
 }
@@ -186,24 +188,40 @@ void sl_shared_prefixes_keep(struct sl_shared_prefixes *shared_prefixes, const s
     shared_prefix->n_tokens = n_tokens;
     shared_prefix->n_bytes = n_bytes;
     memcpy(shared_prefix->tokens, tokens, (size_t)n_tokens * sizeof *tokens);
-    copy_pages(shared_prefix, plan, session, true);
+    copy_pages(shared_prefix, plan, session, n_tokens, true);
     shared_prefixes->n++;
     shared_prefixes->used_bytes += n_bytes;
 }
 
 // --- going on ----------------------------------------------------------------------------------------------------
 
-// Finds a prefix that ends where the recipe's own chunks end, so that reading continues with the same chunks.
+// Returns how many tokens of a shared prefix the plan can continue from: those that the prompts have in common, up to the
+// end of one of the recipe's own chunks. Score planes are sums over all tokens of the prefix, so it is then all or nothing.
+static int64_t usable_tokens(const struct shared_prefix *shared_prefix, const struct sl_plan *plan,
+                             const int32_t *tokens) {
+    int64_t most = sl_reader_shared_tokens(plan), n = 0;
+    if (!serves(&shared_prefix->plan, plan)) {
+        return 0;
+    }
+    while (n < shared_prefix->n_tokens && n < most && shared_prefix->tokens[n] == tokens[n]) {
+        n++;
+    }
+    n -= n % plan->recipe.chunk_tokens;
+    for (int l = 0; n < shared_prefix->n_tokens && l < plan->geometry.n_layers; l++) {
+        n = fills_planes(plan, l) ? 0 : n;
+    }
+    return n;
+}
+
 static const struct shared_prefix *find(const struct sl_shared_prefixes *shared_prefixes, const struct sl_plan *plan,
-                                        const int32_t *tokens) {
+                                        const int32_t *tokens, int64_t *n_out) {
     const struct shared_prefix *longest = NULL;
-    int64_t most = sl_reader_shared_tokens(plan);
+    *n_out = 0;
     for (int i = 0; i < shared_prefixes->n; i++) {
-        const struct shared_prefix *shared_prefix = &shared_prefixes->shared_prefixes[i];
-        if (is_prefix(shared_prefix, tokens, most) && serves(&shared_prefix->plan, plan) &&
-            shared_prefix->n_tokens % plan->recipe.chunk_tokens == 0 &&
-            (!longest || shared_prefix->n_tokens > longest->n_tokens)) {
-            longest = shared_prefix;
+        int64_t n = usable_tokens(&shared_prefixes->shared_prefixes[i], plan, tokens);
+        if (n > *n_out) {
+            *n_out = n;
+            longest = &shared_prefixes->shared_prefixes[i];
         }
     }
     return longest;
@@ -212,22 +230,24 @@ static const struct shared_prefix *find(const struct sl_shared_prefixes *shared_
 enum sl_status sl_shared_prefixes_resume(const struct sl_shared_prefixes *shared_prefixes, const struct sl_plan *plan,
                                          const int32_t *tokens, int64_t extra_slots, struct sl_arena *arena,
                                          struct sl_session **session_out, struct sl_error *err) {
-    const struct shared_prefix *shared_prefix = sl_plan_reads_whole(plan) ? find(shared_prefixes, plan, tokens) : NULL;
+    int64_t n = 0;
+    const struct shared_prefix *shared_prefix =
+        sl_plan_reads_whole(plan) ? find(shared_prefixes, plan, tokens, &n) : NULL;
     struct sl_session *session = NULL;
     enum sl_status status = shared_prefix ? sl_plan_create_session(plan, extra_slots, arena, &session, err) : SL_OK;
     for (int l = 0; shared_prefix && status == SL_OK && l < plan->geometry.n_layers; l++) {
-        status = sl_session_reserve(session, l, (int)shared_prefix->n_tokens);
+        status = sl_session_reserve(session, l, (int)n);
         for (int h = 0; status == SL_OK && h < plan->geometry.n_kv_heads; h++) {
-            sl_session_set_slots(session, l, h, (uint32_t)shared_prefix->n_tokens);
+            sl_session_set_slots(session, l, h, (uint32_t)n);
         }
     }
     if (status != SL_OK) {
         sl_session_destroy(&session);
-        return sl_fail(err, status, "no memory in the arena for %lld tokens", (long long)shared_prefix->n_tokens);
+        return sl_fail(err, status, "no memory in the arena for %lld tokens", (long long)n);
     }
     if (shared_prefix) {
-        copy_pages(shared_prefix, plan, session, false);
-        session->n_tokens = shared_prefix->n_tokens;
+        copy_pages(shared_prefix, plan, session, n, false);
+        session->n_tokens = n;
     }
     *session_out = session;
     return SL_OK;

@@ -148,7 +148,7 @@ static void test_shared_prefix_is_shared_by_recipes_that_read_whole(void **state
         {"full,format=int4,chunk=128", SHARED},
         {"tailorkv,chunk=128", SHARED},
         {"full,chunk=64", SHARED}, // its chunks end there, too
-        {"full,chunk=512", 0},     // not there
+        {"full,chunk=512", 512},   // one of them ends there, the next one goes on
         {"full,chunk=512", 512},
         {"h2o,budget=0.2,chunk=128", 0}, // evicts on the way
         {"h2o,budget=0.2,chunk=128", 0},
@@ -196,9 +196,29 @@ static void test_shared_prefix_is_of_its_own_tokens(void **state) {
     assert_int_equal(job.result.n_read, N_PROMPT - SHARED);
     struct job again = run(f->without, "full,chunk=128", other);
     assert_memory_equal(job.logprobs, again.logprobs, sizeof job.logprobs);
-    other[SHARED - 1]++; // in it
+    other[SHARED - 1]++; // in its last chunk
     job = run(f->with, "full,chunk=128", other);
+    assert_int_equal(job.result.n_read, N_PROMPT - (SHARED - 128));
+    again = run(f->without, "full,chunk=128", other);
+    assert_memory_equal(job.logprobs, again.logprobs, sizeof job.logprobs);
+    assert_true(job.pages == again.pages);
+}
+
+// Sums over more tokens than the prompts have in common are no sums of the common ones.
+static void test_shared_prefix_with_scores_is_taken_whole(void **state) {
+    const struct fixture *f = *state;
+    int32_t other[N_PROMPT];
+    fill(other, 1);
+    other[SHARED - 1]++;
+    run(f->with, "h2o,budget=0.2,when=end,chunk=128", f->prompt);
+    struct job job = run(f->with, "h2o,budget=0.2,when=end,chunk=128", other);
     assert_int_equal(job.result.n_read, N_PROMPT);
+    run(f->with, "h2o,budget=0.2,when=end,chunk=128", f->prompt);
+    job = run(f->with, "snapkv,budget=128,chunk=128", other); // its planes are not filled by reading
+    struct job again = run(f->without, "snapkv,budget=128,chunk=128", other);
+    assert_int_equal(job.result.n_read, N_PROMPT - (SHARED - 128));
+    assert_memory_equal(job.logprobs, again.logprobs, sizeof job.logprobs);
+    assert_true(job.pages == again.pages);
 }
 
 static void test_shared_prefix_larger_than_its_memory_is_not_kept(void **state) {
@@ -215,6 +235,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared_prefix_is_shared_by_recipes_that_read_whole),
         cmocka_unit_test(test_shared_prefix_is_of_its_own_tokens),
+        cmocka_unit_test(test_shared_prefix_with_scores_is_taken_whole),
         cmocka_unit_test(test_shared_prefix_larger_than_its_memory_is_not_kept),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
