@@ -60,7 +60,13 @@ struct where { // in the source of a kernel
 struct place {
     dim3 thread, block, n_threads, n_blocks;
 };
-const place &here(); // of the running thread
+extern const place *running; // thread; NULL: none
+inline const place &here() { // inline, because kernels ask in their loops
+    if (running == nullptr) {
+        die("kernel code outside of a kernel", "?", 0);
+    }
+    return *running;
+}
 void *dynamic_shared();
 int barrier(int predicate, const char *file, int line); // returns how many threads passed a nonzero predicate
 
@@ -113,7 +119,7 @@ static inline void __syncwarp(unsigned mask = ~0u, EMU_HERE) {
 }
 #define EMU_SHUFFLE(name, op)                                                                                          \
     template <class T> static inline T name(unsigned mask, T v, int amount, int width = 32, EMU_HERE) {                \
-        static_assert(sizeof(T) <= 8, "a register or two");                                                            \
+        static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a register or two");                                          \
         T out;                                                                                                         \
         emu::together(op, mask, &v, &out, {file, line}, {sizeof(T), amount, width});                                   \
         return out;                                                                                                    \

@@ -95,6 +95,8 @@ struct machine {
         copied;
     uint64_t n_products; // wgmma products of a launch
     unsigned order;
+    const std::vector<unsigned> *turn; // the order of a block's threads
+    unsigned position;                 // in it, of the running one
     unsigned n_threads, n_left, n_waiting;
     where barrier_at;
     int n_yes, result;

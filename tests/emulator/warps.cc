@@ -8,11 +8,13 @@
 
 namespace emu {
 
-// Replaces memcpy(), which ThreadSanitizer would see and attribute to the lane.
-static void move(void *to, const void *from, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) {
-        ((volatile char *)to)[i] = ((const volatile char *)from)[i];
-    }
+// Any bytes, as words of T. Replaces memcpy(), which ThreadSanitizer would see and attribute to the lane.
+template <class T> struct words { typedef T word __attribute__((may_alias, aligned(1))); };
+template <class T> static T load(const void *from) {
+    return *(const typename words<T>::word *)from;
+}
+template <class T> static void store(void *to, T value) {
+    *(typename words<T>::word *)to = value;
 }
 
 // --- matrices: gpu.h says which lane holds which elements ------------------------------------------------------------
@@ -82,33 +84,37 @@ static void movmatrix(warp &w) { // 8x8 of 16 bits: lane l has row l / 4, column
 
 // --- shuffles --------------------------------------------------------------------------------------------------------
 
-static unsigned source(unsigned lane, warp_op op, unsigned amount, unsigned width) {
+// within: a width of lanes, less one.
+static unsigned source(unsigned lane, warp_op op, unsigned amount, unsigned within) {
     switch (op) {
     case XOR:
-        return (lane ^ amount) / width == lane / width ? lane ^ amount : lane;
+        return amount <= within ? lane ^ amount : lane;
     case DOWN:
-        return lane % width + amount < width ? lane + amount : lane;
+        return (lane & within) + amount <= within ? lane + amount : lane;
     case UP:
-        return lane % width >= amount ? lane - amount : lane;
+        return (lane & within) >= amount ? lane - amount : lane;
     default:
-        return lane / width * width + amount % width;
+        return (lane & ~within) | (amount & within);
     }
 }
 
-static void shuffle_lanes(warp &w, int bytes, int width) {
-    uint64_t values[32];
+template <class T> static void shuffle_lanes(warp &w, unsigned width) {
+    if (width < 1 || width > 32 || (width & (width - 1)) != 0) {
+        die("a shuffle whose width is not a power of two", w.at.file, w.at.line);
+    }
+    T values[32];
     for (unsigned l = 0; l < 32; l++) {
         if (w.mask >> l & 1) {
-            move(&values[l], w.lanes[l]->in, (size_t)bytes);
+            values[l] = load<T>(w.lanes[l]->in);
         }
     }
     for (unsigned l = 0; l < 32; l++) {
         if (w.mask >> l & 1) {
-            unsigned from = source(l, w.op, (unsigned)w.lanes[l]->amount, (unsigned)width);
+            unsigned from = source(l, w.op, (unsigned)w.lanes[l]->amount, width - 1);
             if (!(w.mask >> from & 1)) {
                 die("a shuffle from a lane that takes no part", w.at.file, w.at.line);
             }
-            move(w.lanes[l]->out, &values[from], (size_t)bytes);
+            store(w.lanes[l]->out, values[from]);
         }
     }
 }
@@ -148,7 +154,11 @@ static void work(warp &w, shuffle moves) {
     case DOWN:
     case UP:
     case FROM:
-        shuffle_lanes(w, moves.bytes, moves.width);
+        if (moves.bytes == 4) {
+            shuffle_lanes<uint32_t>(w, (unsigned)moves.width);
+        } else {
+            shuffle_lanes<uint64_t>(w, (unsigned)moves.width);
+        }
         break;
     }
 }
@@ -224,7 +234,10 @@ void copy_wait(size_t n_left) {
     for (size_t i = 0; i < n; i++) {
         READS(f->copies[i].from, f->copies[i].bytes);
         WRITES(f->copies[i].to, f->copies[i].bytes);
-        move(f->copies[i].to, f->copies[i].from, f->copies[i].bytes);
+        const char *from = f->copies[i].from;
+        uint64_t low = load<uint64_t>(from), high = load<uint64_t>(from + 8);
+        store(f->copies[i].to, low);
+        store(f->copies[i].to + 8, high);
         copied_to(f->copies[i].to);
     }
     f->copies.erase(f->copies.begin(), f->copies.begin() + (ptrdiff_t)n);
