@@ -378,8 +378,10 @@ static json_t *read_document(struct run *run, const json_t *line, struct sl_refu
     const char *recipe = json_string_value(json_object_get(line, "recipe"));
     struct sl_error err = {0};
     int64_t n_tokens = 0;
-    if (!name || !name[0] || !text) {
-        sl_refuse_field(refusal, name ? "text" : "name", "document: expected a name and a text");
+    const bool has_wrong_recipe = !recipe && json_object_get(line, "recipe");
+    if (!name || !name[0] || !text || has_wrong_recipe) {
+        const char *field = has_wrong_recipe ? "recipe" : name && name[0] ? "text" : "name";
+        sl_refuse_field(refusal, field, "document: expected a name, a text and perhaps a recipe, all of them strings");
         return NULL;
     }
     close_document(run);

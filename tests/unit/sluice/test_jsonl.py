@@ -73,6 +73,11 @@ class Answers(unittest.TestCase):
         self.assertIn("error", small)
 
 
+    def test_a_document_names_the_field_that_is_wrong(self):
+        document = {"operation": "document", "name": "d", "text": "The river", "recipe": "full"}
+        _, lines, _ = run([{**document, field: wrong} for field, wrong in (("name", ""), ("text", None), ("recipe", 7))])
+        self.assertEqual([line["error"]["param"] for line in lines], ["name", "text", "recipe"])
+
     def test_questions_about_a_document_do_not_see_each_other(self):
         document = {"operation": "document", "name": "d", "text": "The river runs on. The mill wheel turns. " * 40, "recipe": "full"}
         ask = {**ASK, "document": "d", "prompt": "The river"}
