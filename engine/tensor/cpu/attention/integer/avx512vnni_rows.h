@@ -135,18 +135,17 @@ static inline __m512i load_pairs(const char *rows, size_t n_groups, size_t group
     return _mm512_i32gather_epi32(at, rows, 4);
 }
 
-// Writes the scales and zeros of one group of all rows; 0 of rows from r->n on, which may be unwritten.
+// Writes the scales and zeros of one group of all rows: pages of codes are full.
 static inline void widen_group(const struct sl_coded_rows *r, size_t group, float *scales, float *zeros) {
     const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0),
                   odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
     const size_t n_groups = r->columns / r->group;
     for (size_t e = 0; e < r->strip_rows; e += 16) {
-        const __mmask16 written = sl_avx512_lanes((int64_t)r->n - (int64_t)e);
         const __m512i pairs = load_pairs(r->pairs + 4 * e * n_groups, n_groups, group);
         __m512 low = _mm512_cvtph_ps(_mm512_castsi512_si256(pairs));
         __m512 high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(pairs, 1));
-        _mm512_store_ps(scales + e, _mm512_maskz_permutex2var_ps(written, low, even, high));
-        _mm512_store_ps(zeros + e, _mm512_maskz_permutex2var_ps(written, low, odd, high));
+        _mm512_store_ps(scales + e, _mm512_permutex2var_ps(low, even, high));
+        _mm512_store_ps(zeros + e, _mm512_permutex2var_ps(low, odd, high));
     }
 }
 
