@@ -29,6 +29,9 @@ static int start(void **state) {
     (void)state;
     folder = temp_folder_create();
     fake_cluster_config(&config);
+    config.heartbeat_ms = 10000; // no worker is lost here because its machine is busy
+    config.silence_ms = 30000;
+    config.deadline_ms = 60000;
     config.state_dir = folder.path;
     fake_cluster_start(&cluster, &config);
     fake_workers_start(&cluster, &prefill, &decode);
@@ -55,8 +58,12 @@ static void come_back(void) {
     fake_cluster_start(&cluster, &config);
 }
 
+// Reads how far a job has come. Fails if it has ended: its callers would wait forever for more.
 static void look(int64_t *n_output_out, int64_t *last_sequence_out) {
     Sluice__V1__Job *job = fake_call_job(&cluster, &sl_method_inference_get, id);
+    if (job->state >= SLUICE__V1__JOB_STATE__DONE) {
+        fail_msg("%s has ended: %s", id, job->status_text);
+    }
     *n_output_out = job->n_output_tokens;
     *last_sequence_out = job->last_sequence; // what watchers may have seen, and so what is written
     sluice__v1__job__free_unpacked(job, NULL);
