@@ -371,8 +371,8 @@ static enum sl_status join(struct fake_worker *worker, struct sl_error *err) {
     info.epoch = worker->epoch;
     Sluice__V1__RegisterRequest request = SLUICE__V1__REGISTER_REQUEST__INIT;
     request.worker = &info;
-    return sl_rpc_unary(worker->channel, &sl_method_cluster_register_worker, &request.base, sl_deadline_in_ms(5000),
-                        NULL, NULL, err);
+    return sl_rpc_unary(worker->channel, &sl_method_cluster_register_worker, &request.base,
+                        sl_deadline_in_ms(FAKE_CALL_MS), NULL, NULL, err);
 }
 
 // Waits for the connection: connecting may fail after a second on a machine that stands still. A real worker tries
