@@ -2,12 +2,16 @@
 // Purpose: workers are lost, break, fall silent and come back; clients see each token once and an honest end, in time.
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -525,6 +529,21 @@ static void test_workers_are_heard_while_no_fiber_can_run(void **state) {
     }
 }
 
+// So do all programs with fake workers (fake_config.c).
+static void test_a_failed_assertion_ends_the_program(void **state) {
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)freopen("/dev/null", "w", stderr);
+        (void)prctl(PR_SET_DUMPABLE, 0); // no core
+        alarm(10);
+        assert_true(false);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
     const struct CMUnitTest tests[] = {
@@ -549,6 +568,7 @@ int main(void) {
         TEST(test_retries_that_others_cause_are_bounded),
         TEST(test_deadline_ends_a_job_everywhere),
         TEST(test_workers_are_heard_while_no_fiber_can_run),
+        cmocka_unit_test(test_a_failed_assertion_ends_the_program), // the last one: without its end, the child returns
     };
     sl_rpc_init();
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
