@@ -31,7 +31,7 @@ def test_the_frequencies_of_a_job_are_those_of_its_length():
             n_prompt = short.statistics.n_prompt_tokens
             assert 256 < n_prompt < ORIGINAL - 8, n_prompt
             n_long = ORIGINAL - n_prompt + 1
-            long, long_events = answer_after_storing(cluster, job(n_long), 2)
+            long, long_events = answer_after_storing(cluster, job(n_long), 1)
             # The same prompt, but not the same keys: what the first job has stored is of no use to the second.
             assert long.statistics.n_reused_tokens == 0
             for n_new, events in ((8, short_events), (n_long, long_events)):
