@@ -29,11 +29,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.append(os.path.join(ROOT, "tools"))
 import script  # noqa: E402
 script.needs("grpc", "google.protobuf")
-BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
-if not script.asked_for_help():  # which the script itself may answer
-    script.needs_programs(BIN, "sluice-coordinator")  # before what takes long to import
 import grpc  # noqa: E402
 
+BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
 MODEL = os.path.join(ROOT, "models", "demo")
 with open(os.path.join(MODEL, "config.json")) as file:
     LAYERS = json.load(file)["num_hidden_layers"]
