@@ -192,7 +192,11 @@ def test_a_signal_ends_the_loading_before_the_first_line_is_answered():
         with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
             run.stdin.write('{"prompt": "a b", "max_tokens": 1}\n')
             run.stdin.flush()
-            time.sleep(0.6 * SLOW)
+
+            def is_loading():
+                with open(f"/proc/{run.pid}/maps") as maps:
+                    return model in maps.read()
+            eventually(is_loading, 20, "a process that loads the model")
             run.send_signal(signal.SIGINT)
             said = run.communicate()
         assert (run.returncode, *said) == (4, "", "sluice run: stopped while the model was loaded\n"), (run.returncode, said)
