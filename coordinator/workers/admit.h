@@ -59,7 +59,7 @@ struct sl_queue_place {
 enum sl_prompt_state {
     SL_PROMPT_NOT_BEGUN,
     SL_PROMPT_READING,
-    SL_PROMPT_RESTORING, // a store reads the job's document back from its disk, and no worker reads
+    SL_PROMPT_RESTORING, // a store reads the job's document back from its disk, so no worker has to read its text
     SL_PROMPT_READ,      // it may still be shipped
 };
 

@@ -195,8 +195,9 @@ void sl_shared_prefixes_keep(struct sl_shared_prefixes *shared_prefixes, const s
 
 // --- going on ----------------------------------------------------------------------------------------------------
 
-// Returns how many tokens of a shared prefix the plan can continue from: those that the prompts have in common, up to the
-// end of one of the recipe's own chunks. Score planes are sums over all tokens of the prefix, so it is then all or nothing.
+// Returns how many tokens of a shared prefix the plan can continue from: those that the prompts have in common, up to
+// the end of one of the recipe's own chunks. Score planes are sums over all tokens of the prefix: with them, it is all
+// tokens or none.
 static int64_t usable_tokens(const struct shared_prefix *shared_prefix, const struct sl_plan *plan,
                              const int32_t *tokens) {
     int64_t most = sl_reader_shared_tokens(plan), n = 0;

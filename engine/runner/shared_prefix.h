@@ -8,8 +8,8 @@
  *         prompt ends (sl_reader_shared_tokens()); the chunk after it is read again. A recipe continues from one if
  *         reading under it leaves the same keys and values, and fills no score planes or the same ones: every bit
  *         equals the result of reading. Another question about the same text continues from the chunks before the
- *         first token that differs, unless there are score planes. A new prefix replaces those of other tokens and those that
- *         it can stand for, and the oldest ones when memory runs out.
+ *         first token that differs, unless there are score planes. A new prefix replaces those of other tokens and
+ *         those that it can stand for, and the oldest ones when memory runs out.
  * Not here: prompts of a cluster: its kvstore shares prefixes, for one recipe at a time.
  * Threads: one at a time.
  */

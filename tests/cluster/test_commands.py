@@ -258,7 +258,7 @@ def test_what_is_unknown_of_a_job_is_no_number():
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
             file.write(document(6000))
             file.flush()
-            os.kill(prefill, signal.SIGSTOP)  # nobody reads the prompt before its deadline, which leaves time to tokenize it
+            os.kill(prefill, signal.SIGSTOP)  # the job ends at its deadline, before its prompt is read
             job = place.run("submit", *words, "--prompt-file", file.name, "--deadline", "2s")
             assert job.returncode == 0, job
             job = job.stdout.strip()

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what tests with fake workers begin with: the first failure ends them; and a coordinator's options: the defaults, with short times.
+// Purpose: what tests with fake workers begin with: the first failure ends them; and a coordinator's options: the
+// defaults, with short times.
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "fake_worker.h"
 
-// Has a failed assertion end the program. cmocka would leave the test there and begin the next one, which writes over workers whose threads
-// still run, or over a frame that they use; and sl_rpc_shutdown() would wait for their servers.
+// Has a failed assertion end the program. cmocka would leave the test there and begin the next one, which writes over
+// workers whose threads still run, or over a frame that they use; and sl_rpc_shutdown() would wait for their servers.
 __attribute__((constructor)) static void end_at_a_failure(void) {
     setenv("CMOCKA_TEST_ABORT", "1", 1);
     setvbuf(stdout, NULL, _IOLBF, 0); // it has the name of the test

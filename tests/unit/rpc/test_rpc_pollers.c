@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the threads that poll: a call is answered whatever keeps the one that polls. Half of the tests run without
-// the watcher, which would help. clang-format off
+// the watcher, which would help.
+// clang-format off
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -53,7 +53,7 @@ static void test_what_is_no_identity(void **state) {
         "spiffe://sluice//a",
         "spiffe://sluice/Worker/a",
         "spiffe://sluice/workers/a",
-        "spiffe://sluice/work/a",
+        "spiffe://sluice/worke/a",
         "spiffe://sluice/worker/a/",
         "spiffe://sluice/worker/decode/",
         "spiffe://sluice/worker/decode//a",

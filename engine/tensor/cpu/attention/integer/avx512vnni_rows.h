@@ -19,9 +19,9 @@
  *         channels of int3.
  *
  * The bound: for four rows of 64 codes a vector takes 8 instructions of ports 0 and 5, half of the multiply-adds of
- *         f32. Splitting vectors and spreading codes take half as much again, so both formats take some 0.7 of int4's
- *         time. int3 reads as many bytes a second as int4; int2, with 0.56 of the bytes, 0.8 of them (heads of 64:
- *         0.7).
+ *         f32. Splitting vectors and spreading codes take half as much again, so on Sapphire Rapids both formats take
+ *         some 0.7 of int4's time: int3 reads as many bytes a second as int4; int2, with 0.56 of the bytes, 0.8 of
+ *         them (heads of 64: 0.7). On Zen 5, which multiplies f32 faster, they take 0.97 of int4's time.
  *
  * A tile: for each group of 64 columns, four registers for each four rows: byte e of word x of register i has the code
  *         of row e and column 16 i + x. Then the scales of all rows, and their zeros, as f32. Fours of rows are in the
